@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; ./run does the work and needs no make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture day mutants models benchmark notebooks docs wheel clean
+.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture day cluster mutants models benchmark notebooks docs wheel clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ verify-faults: ## Inject a thousand losses, doublings and swaps: topics verify h
 
 day: ## Simulate a day: 10,000 publications, five subscriptions, policies; files by the hour
 	./run python -m tests.day
+
+cluster: ## A Spark cluster and a Connect server as processes: kill a worker, kill the broker
+	./run test -m cluster tests/cluster
 
 mutants: ## Break each promise on purpose: every test that holds it must fail
 	./run python -m tests.mutants

@@ -24,6 +24,7 @@ BENCHMARKS = (
     ("benchmarks.broker",),
     ("benchmarks.subscriptions",),
     ("benchmarks.client",),
+    ("benchmarks.many_topics",),
     ("benchmarks.tracing",),
 )
 NAMES = sorted({command[0].removeprefix("benchmarks.") for command in BENCHMARKS})

@@ -4,7 +4,9 @@
 
 *Client*: `send_async` in batches up to the flush, `receive`, `telemetry.processing` around nothing,
 `acknowledge`; one process with an embedded broker on a folder. *Process*: a function that hashes
-the value of each message, in its child as in Spark's task, from Arrow batches to outcomes.
+the value of each message, in its child as in Spark's task, from Arrow batches to outcomes; a
+hundred messages name one context, as of one request, or (*own*) each its own. *Sink*: a task of
+Spark's sink without Spark, whose rows name no context; *all* and *1 in 100* tasks are sampled.
 
 *Off*: OpenTelemetry is not imported (it is hidden for that turn); messages that a function is given
 have the contexts of *1 in 100*. *On*: it is set up, and nobody has a context. *1 in 100*: all have
@@ -25,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -33,9 +36,12 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from pyspark.sql.types import BinaryType, StructType
 
 from pulsar_spark import pulsar, telemetry
 from pulsar_spark.connector.functions.processing import Processor
+from pulsar_spark.connector.sink.stream_writer import MessageSink
+from pulsar_spark.connector.topic_log.topics import Root, options_of
 
 BATCH = 10_000
 OFF, ON, SOME, ALL = "off", "on", "1 in 100", "all"
@@ -60,7 +66,10 @@ def main() -> None:
     trace.set_tracer_provider(provider)
     metrics.set_meter_provider(MeterProvider())
     payload = b"x" * given.bytes
-    show("process", measured(lambda how: processed(how, payload, given.messages), given.rounds))
+    for name, share in (("process", 100), ("own", 1)):
+        turn = partial(processed, payload=payload, messages=given.messages, share=share)
+        show(name, measured(turn, given.rounds))
+    show("sink", measured(lambda how: written(how, payload, given.messages * 10), given.rounds))
     with (
         tempfile.TemporaryDirectory() as root,
         pulsar.Client(root, broker="embedded") as client,
@@ -131,8 +140,26 @@ def contexts(how: str, messages: int) -> Iterator[Any]:
                 yield NOTHING
 
 
-def processed(how: str, payload: bytes, messages: int) -> float:
-    batches = [batch_of(how, payload, first) for first in range(0, messages, BATCH)]
+def written(how: str, payload: bytes, rows: int) -> float:
+    """Ten tasks; of 1 in 100 none is among them, as mostly."""
+    context = trace.SpanContext(1, 1, is_remote=False, trace_flags=trace.TraceFlags(how == ALL))
+    values = pa.array([payload] * (rows // 100))
+    batches = [pa.RecordBatch.from_pydict({"value": values})] * 10
+    with (
+        tempfile.TemporaryDirectory() as root,
+        switched(how),
+        trace.use_span(trace.NonRecordingSpan(context)),
+    ):
+        options = options_of({"serviceUrl": root, "topic": "t"})
+        sink = MessageSink(options, Root.of(options), StructType().add("value", BinaryType()))
+        begun_s = processor_s()
+        for _ in range(10):
+            sink.write(batches)
+        return processor_s() - begun_s
+
+
+def processed(how: str, payload: bytes, messages: int, share: int) -> float:
+    batches = [batch_of(how, payload, first, share) for first in range(0, messages, BATCH)]
     with switched(how):
         begun_s = processor_s()
         for _ in Processor(hashed)(batches):
@@ -144,14 +171,15 @@ def hashed(message: Any) -> None:
     hashlib.sha256(message.value).hexdigest()
 
 
-def batch_of(how: str, payload: bytes, first: int) -> pa.RecordBatch:
+def batch_of(how: str, payload: bytes, first: int, share: int) -> pa.RecordBatch:
     numbers = range(first, first + BATCH)
     rows: list[Any] = [[("k", "v")] for _ in numbers]
     if how != ON:
-        flags = ("01" if how == ALL or each % 100 == 0 else "00" for each in numbers)
+        names = [each // share + 1 for each in numbers]
+        flags = ("01" if how == ALL or each % 100 == 1 else "00" for each in names)
         rows = [
-            [("k", "v"), ("traceparent", f"00-{each + 1:032x}-{each + 1:016x}-{flag}")]
-            for each, flag in zip(numbers, flags, strict=True)
+            [("k", "v"), ("traceparent", f"00-{each:032x}-{each:016x}-{flag}")]
+            for each, flag in zip(names, flags, strict=True)
         ]
     places = {"ledger_id": pa.int64(), "entry_id": pa.int64(), "partition": pa.int32()}
     columns = {name: pa.array([0] * BATCH, kind) for name, kind in places.items()}

@@ -109,7 +109,7 @@ class PulsarliteDataSource(DataSource):
         return PulsarliteStreamWriter(self._sink(schema, overwrite=overwrite))
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> RowSink:
-        from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
+        from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
         from pulsar_spark.connector.sink.stream_writer import MessageSink
 
         if overwrite:

@@ -11,12 +11,13 @@ import os
 import shutil
 import sys
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pulsar_spark.connector.spark.java_home import ensure_java
 from pulsar_spark.connector.spark.spark_home import compiled_pyspark
-from pulsar_spark.errors import InvalidOptionError, ShellNotFoundError
+from pulsar_spark.errors import InvalidOptionError, MissingPackageError, ShellNotFoundError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +54,9 @@ LOCAL: dict[str, str] = {
 }
 """With a local master: checkpoints mostly lie on a local disk, workers run the driver's Python."""
 
+REMOTE: Final = "sc://"
+"""How the address of a Spark Connect server begins."""
+
 
 def session(
     app_name: str = "pulsarlite",
@@ -63,7 +67,8 @@ def session(
 ) -> SparkSession:
     """Start Spark with what Pulsarlite needs, or take the session that runs already.
 
-    `master` is by default that of spark-submit, and without it all cores of this machine.
+    `master` is by default that of spark-submit, and without it all cores of this machine;
+    `sc://host:15002` is a Spark Connect server, which chose most of its settings when it started.
 
     `settings` are Spark's own names and win over every default here; None leaves one out:
     `session(**{"spark.sql.shuffle.partitions": 8, "spark.ui.enabled": True})`. Where the machine
@@ -82,9 +87,14 @@ def session(
 
     spark = SparkSession.getActiveSession()
     if spark is None:
-        master = master or submitted_to() or "local[*]"
-        _prepare_environment(master)
-        builder = SparkSession.builder.appName(app_name).master(master)
+        master = master or os.environ.get("SPARK_REMOTE") or submitted_to() or "local[*]"
+        builder = SparkSession.builder.appName(app_name)
+        if master.startswith(REMOTE):
+            check_connect()
+            builder = builder.remote(master)
+        else:
+            _prepare_environment(master)
+            builder = builder.master(master)
         chosen = configuration(settings, message_bytes=message_bytes, master=master)
         for name, value in chosen.items():
             builder = builder.config(name, value)
@@ -94,6 +104,18 @@ def session(
             ship(spark)
     register(spark)
     return spark
+
+
+def check_connect() -> None:
+    """MissingPackageError without what PySpark talks to a server by."""
+    try:
+        for name in ("grpc", "grpc_status"):
+            import_module(name)
+    except ImportError as error:
+        raise MissingPackageError(
+            "A session of Spark Connect needs grpcio and what goes with it, which is not "
+            "installed. Run: pip install 'pulsarlite[connect]'"
+        ) from error
 
 
 def submitted_to() -> str | None:
@@ -111,6 +133,8 @@ def configuration(
 ) -> dict[str, str]:
     """Spark's settings: the defaults, overridden by `settings`."""
     merged: dict[str, object] = {**DEFAULTS, **(LOCAL if _is_local(master) else {})}
+    if master.startswith(REMOTE):  # its Java runs already
+        merged = {name: merged[name] for name in merged if name.startswith("spark.sql.")}
     if message_bytes is not None:
         if message_bytes < 1:
             raise InvalidOptionError(f"message_bytes is {message_bytes}: it has to be 1 or more.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import marshal
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from zipfile import ZIP_DEFLATED, ZipFile
+from zipimport import zipimporter
 
 import pulsar_spark
 from pulsar_spark.connector.data_source import register
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 ARCHIVE: Final = "pulsarlite.zip"
@@ -34,25 +37,49 @@ def ship(spark: SparkSession) -> None:
     Spark Connect too, on a cluster on whose machines Pulsarlite is not installed. What Pulsarlite
     needs has to be installed there, for the driver's version of Python.
     """
-    folder = tempfile.mkdtemp(prefix="pulsarlite-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # workers may ask for it until then
-    archive = Path(folder, ARCHIVE)
-    write_archive(archive)
     context = getattr(spark, "_sc", None)
+    held = _imported_from()
     if context is None:
-        spark.addArtifacts(str(archive), pyfile=True)
+        spark.addArtifacts(str(_archive_from(held)), pyfile=True)
     else:
-        context.addPyFile(str(archive))
+        if held is None or held.name not in context._python_includes:  # noqa: SLF001 - --py-files
+            held = _archive_from(held)
+            context.addPyFile(str(held))
+        _let_plan(context, held)
     register(spark)  # anew: a format has the files that were added before it was registered
 
 
-def write_archive(path: Path) -> None:
+def write_archive(path: Path | str) -> None:
     """The package as it is imported here, in a file from which Python imports."""
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         for name, source in _modules():
             module = name.replace("/", ".")
             code = SourceFileLoader(module, str(source)).get_code(module)
             archive.writestr(f"{name}.pyc", MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+
+
+def _imported_from() -> Path | None:
+    """The archive, or wheel, that this program itself has it from."""
+    loader = getattr(pulsar_spark, "__loader__", None)
+    return Path(loader.archive) if isinstance(loader, zipimporter) else None
+
+
+def _archive_from(held: Path | None) -> Path:
+    """One with a name of which Spark knows that Python imports from it."""
+    folder = tempfile.mkdtemp(prefix="pulsarlite-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # workers may ask for it until then
+    archive = Path(folder, ARCHIVE)
+    if held is None:
+        write_archive(archive)
+    else:
+        shutil.copyfile(held, archive)
+    return archive
+
+
+def _let_plan(context: SparkContext, archive: Path) -> None:
+    """Where Spark plans a stream, on the driver, its Python is told of no added file."""
+    paths = [str(archive.resolve()), context.environment.get("PYTHONPATH")]
+    context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 def _modules() -> Iterator[tuple[str, Path]]:

@@ -50,6 +50,12 @@ admin.topics.delete("orders", force=True)
   older, not of what is just as old; `-p` of the message of that id too.
 - Commands about subscriptions wait for the broker, and say how to start one if none answers. What
   was asked stands in the log, and is done when one comes.
+- `get-message-id -d` names the message at which `reset-cursor` to that time goes on, for each
+  partition; where nothing was published since, that there is none.
+- Delayed messages never come early, so there is no switch for Pulsar's
+  `isDelayedDeliveryDeliverAtTimeStrict`, which is a setting of its broker, for all topics.
+- `set-subscription-expiration-time` deletes what nobody was connected to for that time **while this
+  broker ran**: one that has just started counts from then. The same may be said of one topic.
 - A namespace and a tenant come into being with their first topic. `namespaces create` and `tenants
   create` are there, and nothing needs them.
 """
@@ -64,7 +70,6 @@ _RATES: Final = (
     "Spark's queries say how much they take (`maxMessagesPerTrigger`, `maxBytesPerTrigger`), and "
     "who publishes is not slowed down"
 )
-_LATER: Final = "not built yet"
 
 ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "topics": {
@@ -106,13 +111,9 @@ NOT_HERE: Final = (
     ),
     (r".*max-message-size", "`maxMessageSize` is an option of who publishes; larger ones are cut"),
     (r"create-missed-partitions", "a topic is made with all its partitions, by one commit"),
-    (r"get-message-id", f"{_LATER}: `startingTime` and `reset-cursor -t` take the time itself"),
     (r"extract", "it takes a Java class out of a jar; a Python `Record` says its schema itself"),
     (r"delete", "a version of a schema stays: stored messages name it. Delete the topic"),
-    (r".*subscription-expiration-time", f"{_LATER}: `unsubscribe` deletes one that is not used"),
-    (r".*subscription-types-enabled", f"{_LATER}: the first consumer says the type"),
-    (r".*max-topics-per-namespace", f"{_LATER}: `auto-topic-creation` may be switched off"),
-    (r".*propert(y|ies)", f"{_LATER}: nothing here depends on properties of topics"),
+    (r".*subscription-properties", "entry filters read them there: keep them as the topic's"),
 )
 """Commands that are not here, by their whole name, and why; the first that fits."""
 
@@ -133,7 +134,7 @@ def verdict(group: str, command: str) -> str:
         return f"here as `{other}`"
     for pattern, why in NOT_HERE:
         if re.fullmatch(pattern, command):
-            return why if why.startswith(_LATER) else f"not here: {why}"
+            return f"not here: {why}"
     raise KeyError(f"{group} {command}")
 
 

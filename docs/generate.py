@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from docs import command_line_page, from_pulsar_page
 from pulsar_spark import errors
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
+from pulsar_spark.connector.ack_sink.acknowledgment_sink import ACK_COLUMNS
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
 from pulsar_spark.connector.statistics import internal_stats
 from pulsar_spark.connector.statistics.opentelemetry_gauges import GAUGES

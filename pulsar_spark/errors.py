@@ -108,6 +108,10 @@ class TopicExistsError(PulsarliteError):
     """A topic, namespace or tenant is to be created that exists already."""
 
 
+class TooManyTopicsError(PulsarliteError):
+    """A namespace has as many topics, each partition counted, as its policies let it have."""
+
+
 class CorruptFileError(PulsarliteError):
     """A stored file is truncated, damaged, or not one of ours."""
 

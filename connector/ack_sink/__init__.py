@@ -1,4 +1,4 @@
 """Sinks that acknowledge: rows of message ids become cursors, and commands to the broker.
 
-Entered by `acknowledgment_writer`; what a report means is the core's.
+Entered by `acknowledgment_sink`; what a report means is the core's.
 """

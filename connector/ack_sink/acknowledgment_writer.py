@@ -1,95 +1,33 @@
-"""The sinks that acknowledge: with `subscriptionName`, rows of message ids become commands.
+"""What acknowledges, told to the brokers: the driver's side of sinks, and of all who do as they do.
 
-Invariants: tasks store nothing; the driver's commit writes one report for each topic partition,
-all of them in one commit of `__commands`, which takes effect once for each (query, micro-batch),
-or (txnAppId, txnVersion); a row that can't be right fails the task, and then nothing is stored.
-Takes the place of what Pulsar's `ConsumerImpl` sends: Ack, and redeliverUnacknowledgedMessages.
+Invariants: one report for each topic partition, all of them in one commit of `__commands`, which
+takes effect once for each (query, micro-batch), or (txnAppId, txnVersion); nobody is told of a
+subscription that is not there. Takes the place of what Pulsar's `ConsumerImpl` sends: Ack, and
+redeliverUnacknowledgedMessages.
 """
 
 from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
-from typing import Final
 
-import pyarrow as pa
-from pyspark.sql.types import (
-    DataType,
-    DayTimeIntervalType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-)
-
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, Folded, fold
-from pulsar_spark.connector.spark.message_columns import check_columns
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, Folded
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.system.subscription_admin import Receipts, ask, subscriptions
+from pulsar_spark.connector.system.subscription_admin import Receipts, subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import (
-    BrokerRefusedError,
-    InvalidMessageError,
-    InvalidOptionError,
-    ServerError,
-)
-from pulsar_spark.options.options import Options
+from pulsar_spark.errors import BrokerRefusedError, ServerError
 from pulsar_spark.protocol.commands import Report, SubscriptionType
 from pulsar_spark.topic_log.publication import AlreadyCommitted
 
 _log = logging.getLogger(__name__)
 
-_NUMBERS: Final = (LongType(), IntegerType())
-ACK_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
-    "ledger_id": _NUMBERS,
-    "entry_id": _NUMBERS,
-    "partition": _NUMBERS,
-    "batch_index": _NUMBERS,
-    "topic": (StringType(),),
-    "ack_type": (StringType(),),
-    "attempt": _NUMBERS,
-    "delay": (StringType(), DayTimeIntervalType(), *_NUMBERS),
-    "delay_ms": _NUMBERS,
-    "reconsume_times": _NUMBERS,
-    "properties": (MapType(StringType(), StringType()),),
-    "error": (StringType(),),
-}
-"""Column of a row that acknowledges -> the types that it may have."""
-_OPTIONS: Final = frozenset({
-    "serviceUrl", "topic", "subscriptionName", "txnAppId", "txnVersion", "ackReceiptEnabled",
-    "operationTimeout",
-})  # fmt: skip
-
 KNOWN_WITHIN_S = 5.0
 """How long a subscription that was just made may take to be known."""
 _known: set[tuple[str, str, str]] = set()
 """(service url, topic, subscription) that this process has found."""
-
-
-class AcknowledgmentSink:
-    """Rows acknowledge messages."""
-
-    def __init__(self, options: Options, root: Root, schema: StructType) -> None:
-        """InvalidOptionError or InvalidMessageError if rows of this schema can't acknowledge."""
-        _check(options, schema)
-        self.options, self._root = options, root
-
-    def write(self, batches: Iterable[pa.RecordBatch], numbering: object = None) -> Folded:  # noqa: ARG002 - of messages
-        return fold(batches, self._root, self.options["topic"])
-
-    def commit(
-        self, found: Sequence[Folded], application: tuple[str, int] | None, run_id: str | None
-    ) -> None:
-        subscription = self.options["subscriptionName"]
-        if application is not None and run_id is None:
-            # Subscriptions share the log of `__commands`: the name keeps their versions apart.
-            application = (f"{application[0]}/{subscription}", application[1])
-        timeout_ms = self.options["operationTimeout"] if self.options["ackReceiptEnabled"] else None
-        tell(self._root, subscription, found, application, timeout_ms)
 
 
 def tell(
@@ -111,8 +49,7 @@ def tell(
     told = SystemTopic(root, COMMANDS).append(records, application=application)
     if receipts is not None and receipt_within_ms is not None:
         if isinstance(told, AlreadyCommitted):  # what was said then has no answer for us
-            behind = Report(subscription, epoch=None)
-            ask(root, {each.about: behind for each in records}, receipt_within_ms / 1000)
+            await_receipts(root, records, receipt_within_ms)
         else:
             receipts.wait(receipt_within_ms / 1000)
     if application is not None and isinstance(told, AlreadyCommitted):
@@ -121,6 +58,21 @@ def tell(
             "number %s or a later one before. After a crash that is as it should be; a new "
             "checkpoint needs a new application.", subscription, *application,
         )  # fmt: skip
+
+
+def await_receipts(root: Root, told: Iterable[Record], within_ms: int) -> None:
+    """Return when the brokers have all that was told them so far. Errors as from `tell`.
+
+    They answer in the order in which they are told: so they are told something more, of no
+    consequence.
+    """
+    receipts = Receipts(root)
+    places = sorted({(each.about, each.subscription) for each in told})
+    if not places:
+        return
+    behind = [receipts.asked(about, Report(name, epoch=None)) for about, name in places]
+    SystemTopic(root, COMMANDS).append(behind)
+    receipts.wait(within_ms / 1000)
 
 
 def records_of(
@@ -178,23 +130,3 @@ def _type_of(root: Root, topic: str, name: str) -> SubscriptionType | None:
                 f"Topic {topic} has no subscription {name}. {offer} Nothing was acknowledged.",
             )
         root.clock.sleep(pause_s(waited_s, remote=root.store.remote))
-
-
-def _check(options: Options, schema: StructType) -> None:
-    if foreign := [name for name in options.given if name not in _OPTIONS]:
-        raise InvalidOptionError(
-            f"Option {foreign[0]} has no meaning here: with subscriptionName a sink acknowledges "
-            "messages, and publishes none. Leave one of the two out."
-        )
-    check_columns(schema, ACK_COLUMNS, "an acknowledgement", "rename the column, or drop it")
-    if {"delay", "delay_ms"} <= set(schema.fieldNames()):
-        raise InvalidMessageError("Columns delay and delay_ms mean the same: give one of them.")
-    if missing := [name for name in ("ledger_id", "entry_id") if name not in schema.fieldNames()]:
-        raise InvalidMessageError(
-            f"There is no column {missing[0]}. With subscriptionName a sink takes rows that "
-            f"acknowledge: {', '.join(ACK_COLUMNS)}; the rows have {schema.fieldNames()}."
-        )
-    if not options["topic"] and "topic" not in schema.fieldNames():
-        raise InvalidOptionError(
-            'Messages of which topic? Give .option("topic", "flights"), or a column named topic.'
-        )

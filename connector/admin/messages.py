@@ -2,7 +2,7 @@
 
 Invariants: nothing is acknowledged, and no broker is asked; what the log hides (duplicates) is left
 out; parts of a chunked message are shown as they lie. Follows Pulsar's `Topics.peekMessages`,
-`examineMessage` and `getMessageById`.
+`examineMessage`, `getMessageById` and `getMessageIdByTimestamp`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any
+
+import pyarrow.compute as pc
 
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -81,6 +83,30 @@ def at(ledger: ManagedLedger, message_id: MessageId) -> list[StoredMessage]:
     if message_id.batch_index >= 0:
         rows = rows[message_id.batch_index : message_id.batch_index + 1]
     return _read(ledger, ((info, row) for row in rows))
+
+
+def first_since(ledger: ManagedLedger, partition: int, time_ms: int) -> MessageId | None:
+    """The first message behind all that were published before that time; None: there is none."""
+    found: Place | None = None
+    for info in reversed(ledger.ledgers(partition)):
+        if info.max_publish_time_ms < time_ms:
+            break
+        first = 0
+        if info.min_publish_time_ms < time_ms:
+            with ledger.reader() as reader:
+                times = reader.read_table(info, ["publish_time"])["publish_time"]
+            earlier = pc.cast(times, "int64").to_numpy() < time_ms * 1000
+            first = int(earlier.nonzero()[0][-1]) + 1
+        shown = (row for row in _rows_shown(ledger, info, reverse=False) if row >= first)
+        if (row := next(shown, None)) is not None:
+            found = info, row
+        if first:
+            break
+    if found is None:
+        return None
+    info, row = found
+    entry_id, batch_index = info.batch_sizes.locate(row)
+    return MessageId(info.ledger_id, entry_id, partition, batch_index)
 
 
 def among(ledger: ManagedLedger, partition: int, messages: PositionSet) -> list[StoredMessage]:

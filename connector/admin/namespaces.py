@@ -8,7 +8,7 @@ topics first, one by one, so that a process which is killed leaves whole topics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Final
@@ -16,7 +16,12 @@ from typing import Final
 from pulsar_spark.connector.admin.subscriptions import Subscriptions
 from pulsar_spark.connector.admin.topics import DOMAINS, Topics
 from pulsar_spark.connector.storage.object_store import join
-from pulsar_spark.connector.topic_log.policies import POLICIES_FORMAT, policies_path
+from pulsar_spark.connector.topic_log.policies import (
+    POLICIES_FORMAT,
+    change_settings,
+    policies_path,
+    read_policies,
+)
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     InvalidTopicNameError,
@@ -24,6 +29,7 @@ from pulsar_spark.errors import (
     TopicExistsError,
     TopicInUseError,
 )
+from pulsar_spark.options.topic_policies import properties, with_properties
 from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.topic_name import PERSISTENT, SYSTEM_NAMESPACE, NamespaceName, TopicName
 
@@ -71,10 +77,7 @@ class Namespaces:
         name = NamespaceName.parse(namespace)
         if str(name) == SYSTEM_NAMESPACE:
             raise InvalidTopicNameError(f"Namespace {name} is Pulsarlite's own, and stays.")
-        if not self._is_there(name):
-            raise NamespaceNotFoundError(
-                f"There is no namespace {name} in {self._root.store.root}."
-            )
+        self._there(namespace)
         topics = self._topics.list(namespace)
         if topics and not force:
             raise TopicInUseError(
@@ -104,7 +107,41 @@ class Namespaces:
             admin.delete(topic, name, force=force)
         return sorted({topic for topic, _ in found})
 
+    def get_properties(self, namespace: str) -> dict[str, str]:
+        """The names and texts that its owner has given it. NamespaceNotFoundError if none is."""
+        return properties(read_policies(self._root.store, self._there(namespace)))
+
+    def set_properties(self, namespace: str, given: Mapping[str, str]) -> None:
+        """Give it these beside those that it has. InvalidOptionError if they are too long."""
+        self._change_properties(namespace, given)
+
+    def remove_property(self, namespace: str, name: str) -> str | None:
+        """Take one from it; the text that it was, None if it had none."""
+        before = self.get_properties(namespace).get(name)
+        self._change_properties(namespace, {}, {name})
+        return before
+
+    def clear_properties(self, namespace: str) -> None:
+        """Take all from it."""
+        self._change_properties(namespace, {}, self.get_properties(namespace))
+
     # -- inside --------------------------------------------------------------------------------
+
+    def _change_properties(
+        self, namespace: str, given: Mapping[str, str], without: Collection[str] = ()
+    ) -> None:
+        name = self._there(namespace)
+        change_settings(
+            self._root.store, name, lambda known: with_properties(known, given, without)
+        )
+
+    def _there(self, namespace: str) -> NamespaceName:
+        name = NamespaceName.parse(namespace)
+        if not self._is_there(name):
+            raise NamespaceNotFoundError(
+                f"There is no namespace {name} in {self._root.store.root}."
+            )
+        return name
 
     def _subscribed(self, namespace: str, only: str | None) -> Iterator[tuple[str, str]]:
         """(topic, subscription) of the namespace, or of one name."""

@@ -8,7 +8,7 @@ comes next if need be; what somebody may lose by it has to be forced. Follows Pu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from pulsar_spark.connector.admin.messages import StoredMessage
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, sweep_deleted
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import check_room
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
@@ -25,6 +26,7 @@ from pulsar_spark.errors import (
     ServerError,
     TopicInUseError,
 )
+from pulsar_spark.options.topic_policies import properties, with_properties
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_log.ledger_log import TERMINATED
 from pulsar_spark.topic_log.producer_registry import ProducerRegistry
@@ -66,14 +68,20 @@ class Topics:
         ]
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        """Make a topic. TopicExistsError if it is there already."""
+        """Make a topic.
+
+        TopicExistsError if it is there already, TooManyTopicsError if its namespace is full.
+        """
         name = TopicName.parse(topic)
         if name.is_partition:
             raise InvalidOptionError(
                 f"{name} is the name of a partition: create {name.partitioned_topic_name} with "
                 "--partitions."
             )
-        self._root.create(check_user_topic(name, "created"), partitions)
+        check_user_topic(name, "created")
+        if self._root.open_found(name) is None:
+            check_room(self._root, name, partitions)
+        self._root.create(name, partitions)
 
     def delete(self, topic: str, *, force: bool = False) -> int:
         """Delete a topic with its messages; how many files were deleted.
@@ -94,13 +102,18 @@ class Topics:
         return sweep_deleted(self._root.store, name.storage_path, ledger.topic)
 
     def update(self, topic: str, partitions: int) -> int:
-        """Give a topic more partitions; how many it had. InvalidOptionError if it has more."""
-        ledger = self._root.open(self._users(topic, "updated"))
+        """Give a topic more partitions; how many it had.
+
+        InvalidOptionError if it has more, TooManyTopicsError if its namespace is full.
+        """
+        name = self._users(topic, "updated")
+        ledger = self._root.open(name)
         before = ledger.state.partitions
         if partitions < before:
             raise InvalidOptionError(
                 f"{ledger.topic} has {before} partitions, and partitions are only ever added."
             )
+        check_room(self._root, name, partitions - before)
         ledger.grow(partitions)
         return before
 
@@ -121,6 +134,28 @@ class Topics:
         """The id of the last message of each partition; -1:-1 where none was published."""
         ledger, chosen = self.opened(topic)
         return {number: _last_id(ledger, number) for number in chosen}
+
+    def get_message_id(self, topic: str, timestamp_ms: int) -> dict[int, MessageId | None]:
+        """The id of each partition's first message behind all that were published before then.
+
+        There `reset_cursor` to that time goes on. None: nothing was published then or later.
+        """
+        ledger, chosen = self.opened(topic)
+        return {number: messages.first_since(ledger, number, timestamp_ms) for number in chosen}
+
+    def get_properties(self, topic: str) -> dict[str, str]:
+        """The names and texts that its owner has given it. TopicNotFoundError if there is none."""
+        return properties(self._root.open(TopicName.parse(topic)).state.settings)
+
+    def update_properties(self, topic: str, given: Mapping[str, str]) -> None:
+        """Give it these beside those that it has. InvalidOptionError if they are too long."""
+        ledger = self._root.open(self._users(topic, "updated"))
+        ledger.change_settings(lambda known: with_properties(known, given))
+
+    def remove_properties(self, topic: str, *names: str) -> None:
+        """Take these from it; one that it does not have is none."""
+        ledger = self._root.open(self._users(topic, "updated"))
+        ledger.change_settings(lambda known: with_properties(known, {}, names))
 
     def truncate(self, topic: str, *, force: bool = False) -> int:
         """Delete all messages, for all subscriptions; how many there were.

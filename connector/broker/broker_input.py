@@ -1,10 +1,10 @@
 """The rows of one batch of the broker query, read from `__commands`, topics' logs and leases.
 
-Invariants: rows follow from the batch's two offsets and from files that don't change; a command
-about a topic partition goes to that key alone; a key that the end does not host has no topic any
-more; every key that is touched or due has rows, all with the batch's `now_ms`; a topic that can't
-be read stops no other. A ledger's columns for the broker (sticky key hashes, times) are read here,
-in the task, and never its payloads.
+Invariants: rows follow from the batch's offset and from files that don't change; a command about a
+topic partition goes to that key alone; a key with nothing to do has no row; every key that is
+touched or due has rows, all with the batch's `now_ms`; a topic that can't be read stops no other. A
+ledger's columns for the broker (sticky key hashes, times) are read here, in the task, and never its
+payloads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.system.broker_offset import NO_COMMIT, BrokerOffset, last_shards
+from pulsar_spark.connector.system.broker_offset import NO_COMMIT, BrokerOffset
+from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.lease import Lease, read_lease
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_columns import columns_of
@@ -57,14 +58,17 @@ INPUT_SCHEMA: Final = pa.schema(
         ("publish_times_ms", pa.binary()),
     ]
 )  # fmt: skip
+FETCHED: Final = 16
+"""Of a commit's ledgers, those whose files are asked for together over a network."""
+
 _log = logging.getLogger(__name__)
 
 
 class BatchInput:
-    """The input of the batch from one offset to the next. Pickles."""
+    """The input of the batch that an offset names. Pickles."""
 
-    def __init__(self, root: Root, start: BrokerOffset, end: BrokerOffset) -> None:
-        self._root, self._start, self._end = root, start, end
+    def __init__(self, root: Root, end: BrokerOffset) -> None:
+        self._root, self._end = root, end
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for row in self.rows():
@@ -75,24 +79,23 @@ class BatchInput:
         return (row._replace(now_ms=self._end.now_ms) for row in self._untimed())
 
     def _untimed(self) -> Iterator[InputRow]:
-        start, end = self._start, self._end
+        end = self._end
         offset = TopicPartition(OFFSET_KEY, 0)
         yield _row(offset, Phase.TICK, 0, 0, broker_rows.OFFSET, data=end.to_json())
-        ticked = end.hosted if end.snapshot or end.restored is not None else end.due
+        whole = {*end.renewed, *end.again}
+        ticked = sorted({*end.due, *whole})
         if end.restored is not None:
             yield from self._restored(end.restored)
-        elif end.dispatched and (aside := {*start.aside, *end.aside} & {*ticked}):
+        elif end.dispatched and (aside := {*end.again, *end.aside} & {*ticked}):
             # The store may hold a step of theirs that did not count, for want of its letters.
             yield from self._restored(end.dispatched, aside)
-        again = start.aside.keys() - end.aside.keys()
-        yield from self._deleted()
-        for about, number in end.hosted.items():
-            before = start.hosted.get(about, NO_COMMIT)
+        for about in end.gone:
+            yield _command(about, Phase.LOG, 0, 0, TopicDeleted())
+        for about, (before, number) in end.hosted.items():
             namespace = str(TopicName.parse(about.topic).namespace)
             said = end.policies.get(namespace, {})
-            is_said = said != start.policies.get(namespace, {}) and about not in end.aside
-            if number > before or is_said or about in again:
-                is_said |= about in again
+            is_said = about in end.again or (namespace in end.changed and about not in end.aside)
+            if number > before or is_said:
                 yield from _log_rows(self._root, about, before, number, said, is_said=is_said)
         for about, names in end.created.items():
             for row, name in enumerate(names):
@@ -101,38 +104,27 @@ class BatchInput:
         yield from self._commands()
         yield from self._lapsed()
         for about in ticked:
-            kind = broker_rows.SNAPSHOT if end.snapshot or about in again else broker_rows.TICK
+            kind = broker_rows.SNAPSHOT if about in whole else broker_rows.TICK
             yield _row(about, Phase.TICK, 0, 0, kind)
-            if end.snapshot and about in end.aside:  # a snapshot writes its shards, no more
+            if about in end.aside:  # its shards are written, no more
                 error = end.aside[about].error
                 yield _row(about, Phase.TICK, 0, 1, broker_rows.FAILED, text=error)
 
-    def _deleted(self) -> Iterator[InputRow]:
-        """That their topics are gone, for the partitions that are hosted no more."""
-        if self._end.restored is None:
-            for about in self._start.hosted.keys() - self._end.hosted.keys():
-                yield _command(about, Phase.LOG, 0, 0, TopicDeleted())
-
     def _commands(self) -> Iterator[InputRow]:
         """The new commands, and those that were kept for partitions no longer set aside."""
-        start, end = self._start, self._end
-        since = {
-            about: each.commands for about, each in start.aside.items() if about not in end.aside
-        }
-        first = min(since.values(), default=start.commands)
-        if first >= end.commands:
+        end = self._end
+        first_new, stop = end.commands
+        since = {about: each.commands for about, each in end.again.items()}
+        first = min([first_new, *since.values()])
+        if first >= stop:
             return
         commands = SystemTopic(self._root, COMMANDS)
-        commands.refresh()
-        new = commands.read(first, end.commands, keep=lambda about, _: about not in end.aside)
-        deleted = {*start.hosted} if end.restored is None else set()
-        for stored in new:
-            about, data = stored.record.about, stored.record.data
-            if about not in end.hosted and about not in deleted:  # whatever is said comes too late
-                yield _command(about, Phase.LOG, 0, 0, TopicDeleted())
-                deleted.add(about)
-            place = stored.ledger_id, stored.row
-            if stored.ledger_id >= since.get(about, start.commands):
+        commands.refresh(looks=not commands.knows(stop))
+        resting = {*end.aside, *end.kept}
+        for stored in commands.read(first, stop, keep=lambda about, _: about not in resting):
+            about, place = stored.record.about, (stored.ledger_id, stored.row)
+            if stored.ledger_id >= since.get(about, first_new):
+                data = stored.record.data
                 yield _row(about, Phase.COMMANDS, *place, broker_rows.COMMAND, data=data)
 
     def _restored(
@@ -191,7 +183,9 @@ def _rows_said(
     root: Root, about: TopicPartition, before: int, last: int, said: Mapping[str, Any], *,
     is_said: bool,
 ) -> Iterator[InputRow]:  # fmt: skip
-    ledger = root.open(TopicName.parse(about.topic))
+    name = TopicName.parse(about.topic)
+    known = root.known(name)
+    ledger = known if known is not None and known.state.number >= last else root.open(name)
     made = ledger.state.incarnation
     if before < made <= last:  # nothing that it heard is of this topic
         yield _command(about, Phase.LOG, 0, 0, TopicMade(made))
@@ -200,6 +194,7 @@ def _rows_said(
     if commits is None:  # some are gone, or none was ever heard
         commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
     with ledger.reader() as reader:
+        reader.fetch(each for commit in commits for each in commit.ledgers[:FETCHED])
         for each in commits:
             yield from _commit_rows(ledger, about, each, said, reader)
     if is_said and last >= 0:

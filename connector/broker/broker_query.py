@@ -52,20 +52,23 @@ from pulsar_spark.connector.spark.worker_process import (
     spare_the_garbage_collector,
 )
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.hosted_topics import FollowedTopics
+from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
     BrokerFencedError,
     CorruptFileError,
     FutureVersionError,
     InvalidOptionError,
+    PulsarliteError,
     SparkNotReadyError,
     StaleCheckpointError,
 )
 from pulsar_spark.hosting.broker_rows import OUTPUT_DDL, OutputRow
 from pulsar_spark.options.options import Options
-from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.shown import Shown
 from pulsar_spark.state.broker_processor import BrokerProcessor
+from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +92,8 @@ LASTING: Final = (
     InvalidOptionError,
 )  # fmt: skip
 """Errors that end a broker: they can't pass by themselves."""
+NOT_INSTALLED: Final = "No module named 'pulsar_spark'"
+"""What Python says where Spark plans a stream, a place that nothing is shipped to."""
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -130,6 +135,8 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def __init__(self, root: Root) -> None:
         self._source, self._clock = BrokerSource(root), root.clock
+        self._look_s = 0.0
+        """When to look again."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return BrokerOffset().to_json_value()
@@ -137,13 +144,17 @@ class BrokerStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next batch; `start` itself while there is nothing to do."""
         begun = BrokerOffset.from_json_value(start)
-        deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
-        while (end := self._source.look(begun)) is None:
-            left = deadline - self._clock.monotonic_s()
+        clock = self._clock
+        deadline = clock.monotonic_s() + LONGEST_WAIT_S
+        while True:
+            if clock.monotonic_s() >= self._look_s:  # a pause may be longer than a call
+                if (end := self._source.look(begun)) is not None:
+                    return end.to_json_value()
+                self._look_s = clock.monotonic_s() + self._source.pause_s()
+            left = deadline - clock.monotonic_s()
             if left <= 0:
                 return start
-            self._clock.sleep(min(self._source.pause_s(), left))
-        return end.to_json_value()
+            clock.sleep(min(max(self._look_s - clock.monotonic_s(), 0.0), left))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = map(BrokerOffset.from_json_value, (start, end))
@@ -189,7 +200,8 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 class Broker(AbstractContextManager["Broker"], Shown):
     """A running broker. Also a context manager, which stops it at its end.
 
-    A failed query is started again, each time later, unless its error can't pass.
+    A failed query is started again, each time later, unless its error can't pass. With `discard`,
+    which deletes a checkpoint that turns out to be an old one, it begins from `__dispatch` then.
     """
 
     def __init__(
@@ -200,11 +212,13 @@ class Broker(AbstractContextManager["Broker"], Shown):
         sign: SignOfLife,
         begin: Callable[[], StreamingQuery],
         *,
+        discard: Callable[[], None] | None = None,
         check_s: float = CHECK_S,
         first_restart_s: float = FIRST_RESTART_S,
     ) -> None:
         self.root, self.term = root, term
         self._spark, self._sign, self._begin = spark, sign, begin
+        self._discard = discard
         self._housekeeper = Housekeeper(root)
         self._check_s, self._first_restart_s = check_s, first_restart_s
         self.query = begin()
@@ -215,6 +229,8 @@ class Broker(AbstractContextManager["Broker"], Shown):
         """... and the error of the last that failed."""
         self._error: Exception | None = None
         self._progress: Mapping[str, Any] | None = None
+        self._hosted = FollowedTopics(root)
+        self._looking = threading.Lock()
         self._stopped, self._ended = threading.Event(), threading.Event()
         self._beginning = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="broker", daemon=True)
@@ -256,10 +272,10 @@ class Broker(AbstractContextManager["Broker"], Shown):
         gives the reason for each topic partition that it can't serve for now.
         """
         progress = self._progress = self.query.lastProgress or self._progress
-        sources = progress["sources"] if progress else []
-        held = sources[0]["endOffset"] if sources else None
-        value = parse_json(held) if isinstance(held, str) else held
-        offset = BrokerOffset.from_json_value(value) if value else BrokerOffset()
+        with self._looking:
+            self._hosted.follow()
+            now_ms, topics = self._hosted.batch.now_ms, sorted(self._hosted.topics)
+            aside = sorted(self._hosted.aside.items())
         batch_id = progress["batchId"] if progress else -1
         if progress and not progress["numInputRows"]:
             batch_id -= 1  # of an idle query Spark reports under the next one's number
@@ -268,9 +284,9 @@ class Broker(AbstractContextManager["Broker"], Shown):
             "service_url": self.root.service_url,
             "term": self.term,
             "batch_id": batch_id,
-            "now_ms": offset.now_ms,
-            "topics": sorted({about.topic for about in offset.hosted}),
-            "set_aside": {str(about): each.error for about, each in sorted(offset.aside.items())},
+            "now_ms": now_ms,
+            "topics": topics,
+            "set_aside": {str(about): each.error for about, each in aside},
             "restarts": self.restarts,
             "restart_error": self.restart_error,
             "error": None if self._error is None else str(self._error),
@@ -308,6 +324,13 @@ class Broker(AbstractContextManager["Broker"], Shown):
             if clock.monotonic_s() - begun_s > STEADY_S:
                 failures = 0
             while error is not None:
+                if self._discard is not None and _names(error, StaleCheckpointError):
+                    self._discard()
+                    self._discard = None
+                    error = self._begin_again()
+                    continue
+                if NOT_INSTALLED in str(error):
+                    return _lacks_the_package()
                 if not self._may_pass(error):
                     return error
                 wait_s = min(self._first_restart_s * 2 ** min(failures, 10), LONGEST_RESTART_S)
@@ -334,11 +357,25 @@ class Broker(AbstractContextManager["Broker"], Shown):
 
     def _may_pass(self, error: Exception) -> bool:
         """Not if the application is over, which of a session without a context the server says."""
-        if any(f"[{each.condition}]" in str(error) for each in LASTING):
+        if any(_names(error, each) for each in LASTING):
             return False
         context = getattr(self._spark, "_sc", None)
         gateway = getattr(context, "_jsc", None)
         return context is None or (gateway is not None and not gateway.sc().isStopped())
+
+
+def _names(error: Exception, kind: type[PulsarliteError]) -> bool:
+    """Whether it is such an error, perhaps told by Spark."""
+    return f"[{kind.condition}]" in str(error)
+
+
+def _lacks_the_package() -> SparkNotReadyError:
+    return SparkNotReadyError(
+        "The Python in which Spark's driver plans streams has no Pulsarlite. Call "
+        "pulsar_spark.ship(spark) first. Spark Connect ships nothing there: install it where its "
+        "server runs, in the Python that PYSPARK_PYTHON names there, of this version: "
+        f"{__version__}."
+    )
 
 
 def standalone(
@@ -356,8 +393,9 @@ def standalone(
     one below a local root, else one in the home folder. `options` are `storage.*` options of an
     object store. BrokerBusyError if a broker serves that root and lives, unless this one is on
     `standby`: then it waits until that one is gone, or has not shown life for ten seconds; where
-    that is a function, as long as it says so. SparkNotReadyError if Spark lacks something, with
-    what to set.
+    that is a function, as long as it says so. Who was on standby deletes a local checkpoint of its
+    own from which others did not go on, once it serves. SparkNotReadyError if Spark lacks
+    something, with what to set.
     """
     given = {name: str(value) for name, value in options.items()}
     if service_url is not None:
@@ -373,7 +411,8 @@ def standalone(
     try:
         term = claim_term(root)
         begin = partial(_start, spark, root, term, folder, state_partitions)
-        return Broker(spark, root, term, sign, begin)
+        discard = partial(_discard, root, term, folder) if standby and "://" not in folder else None
+        return Broker(spark, root, term, sign, begin, discard=discard)
     except BaseException:
         sign.remove()
         raise
@@ -386,8 +425,8 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
             "Spark's transformWithState needs the package protobuf, and it is not installed: "
             "pip install protobuf"
         )
-    context = getattr(spark, "_sc", None)
-    if context is not None and runs_here(spark):
+    if runs_here(spark):
+        context = spark.sparkContext
         workers = shutil.which(context.pythonExec) or context.pythonExec
         mine = {sys.executable, os.path.realpath(sys.executable)}
         if mine.isdisjoint({workers, os.path.realpath(workers)}):
@@ -396,7 +435,7 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
                 f"set PYSPARK_PYTHON={sys.executable} before the session is made, or make it with "
                 "pulsar_spark.session()."
             )
-    if "://" not in checkpoint:
+    if "://" not in checkpoint and getattr(spark, "_sc", None) is not None:
         try:
             Path(checkpoint).mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=checkpoint):
@@ -409,7 +448,9 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
 
 
 def runs_here(spark: SparkSession) -> bool:
-    """Whether its workers are processes of the machine on which its driver is."""
+    """Whether driver and workers are processes of this machine; a remote session's may be not."""
+    if getattr(spark, "_sc", None) is None:
+        return False
     return str(spark.conf.get("spark.master", "local")).startswith("local")
 
 
@@ -425,6 +466,25 @@ def default_checkpoint(root: Root, spark: SparkSession) -> str:
         )
     name = hashlib.sha256(root.service_url.encode()).hexdigest()[:16]
     return str(Path.home() / ".pulsarlite" / "broker" / name)
+
+
+def _discard(root: Root, term: int, checkpoint: str) -> None:
+    """Delete a checkpoint folder from which others did not go on. BrokerFencedError if one serves.
+
+    Whoever has the term may: another that begins with this folder first takes the term.
+    """
+    log = SystemTopic(root, DISPATCH).open()
+    log.refresh()
+    if log.state.term != term:
+        raise BrokerFencedError(
+            f"Another broker has taken over {root.service_url}: this one stops, and leaves the "
+            f"checkpoint folder {checkpoint} as it is."
+        )
+    _log.warning(
+        "Another has served since from another checkpoint: %s is deleted, and made anew from what "
+        "the last broker said.", checkpoint,
+    )  # fmt: skip
+    shutil.rmtree(checkpoint)
 
 
 def _start(

@@ -23,9 +23,9 @@ from pulsar_spark.connector.system.broker_offset import (
     OFFSET_RECORD,
     SHARD_PREFIX,
     BrokerOffset,
-    last_shards,
     stale_checkpoint,
 )
+from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log import backlog_quota
 from pulsar_spark.connector.topic_log.backlog_quota import Mark
@@ -61,8 +61,10 @@ LEDGERS_KEPT = 500
 """Ledgers of `__dispatch` that stay at least, for consumers that lag."""
 COMMANDS_KEPT = 2_000
 """Ledgers of `__commands` that stay: at least a batch's, as the batch may set a partition aside."""
+REMOTE_TRIM_LEDGERS, REMOTE_TRIM_BYTES = 64, 64 << 20
+"""So many ledgers, or bytes, are trimmed over a network, where a trim is two requests."""
 SNAPSHOTS: Final = "snapshots"
-"""Setting of `__dispatch`: the snapshots that it begins with, and those since, as `_Snapshot`."""
+"""Setting of `__dispatch`: from where on it is needed, for moments since it begins: `_Snapshot`."""
 
 _log = logging.getLogger(__name__)
 
@@ -187,8 +189,7 @@ def commit_batch(
     for topic, marks in groupby(sorted(quotas, key=itemgetter(0)), key=lambda each: each[0].topic):
         _mark(root, topic, {about.partition: each for about, each in marks})
     for ended in offsets:
-        if ended.snapshot:
-            _forget(root, log, ended)
+        _forget(root, log, ended)
 
 
 def claim_term(root: Root) -> int:
@@ -212,7 +213,8 @@ def _publish_letters(
         letters.setdefault(written.topic, []).extend(written.ledgers)
     for topic, ledgers in sorted(letters.items()):
         try:
-            log = root.open(TopicName.parse(topic))
+            name = TopicName.parse(topic)
+            log = root.known(name) or root.open(name)
             log.append(ledgers, application=application, is_brokers=True)
         except (CorruptFileError, FutureVersionError) as error:  # noqa: PERF203 - one of them
             raise StorageError(
@@ -231,10 +233,19 @@ def _trim(root: Root, about: TopicPartition, ledger_ids: Iterable[int]) -> None:
     """
     before = max(ledger_ids, default=-1) + 1
     try:
-        topic = root.open(TopicName.parse(about.topic))
-        LedgerStore(topic, waits=False).trim({about.partition: before})
+        name = TopicName.parse(about.topic)
+        topic = root.known(name) or root.open(name)
+        if not root.store.remote or _is_much(topic, about.partition, before):
+            LedgerStore(topic, waits=False).trim({about.partition: before})
     except PulsarliteError as error:  # the next trim takes these along
         _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)
+
+
+def _is_much(topic: ManagedLedger, partition: int, before: int) -> bool:
+    """Whether trimming is worth its requests; else a later trim takes these ledgers along."""
+    old = [each for each in topic.ledgers(partition) if each.ledger_id < before]
+    size = sum(each.size_bytes for each in old)
+    return len(old) >= REMOTE_TRIM_LEDGERS or size >= REMOTE_TRIM_BYTES
 
 
 def _mark(root: Root, topic: str, marks: Mapping[int, Mark | None]) -> None:
@@ -246,41 +257,49 @@ def _mark(root: Root, topic: str, marks: Mapping[int, Mark | None]) -> None:
 
 
 def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
-    """Trim the system topics behind a snapshot; the housekeeper deletes their files."""
+    """Trim what of the system topics no state needs any more, once that is worth its commits.
+
+    The housekeeper deletes the files.
+    """
+    known = [_Snapshot(*each) for each in dispatch.state.settings.get(SNAPSHOTS, ())]
+    if not known:  # what follows its first ledger is complete
+        first = next((each.ledger_id for each in dispatch.ledgers(0)), 0)
+        known = [_Snapshot(first, 0, 0)]
+    if ended.since is None or ended.since[0] < known[-1].ledger_id + max(1, LEDGERS_KEPT // 2):
+        return
     commands = SystemTopic(root, COMMANDS)
     try:
-        since = _looked_back_to(dispatch, ended)
+        known.append(_Snapshot(ended.since[0], ended.commands[1], ended.now_ms))
+        since = _looked_back_to(dispatch, known)
         last = dispatch.state.next_ledger_id
         LedgerStore(dispatch).trim({0: max(0, min(last - LEDGERS_KEPT, since.ledger_id))})
         if commands.exists():
-            needed = min([since.commands, *(each.commands for each in ended.aside.values())])
+            needed = min(since.commands, ended.since[1])
             LedgerStore(commands.open()).trim({0: max(0, needed - COMMANDS_KEPT)})
-    except PulsarliteError as error:  # the next snapshot does it again
+    except PulsarliteError as error:  # the next one does it again
         _log.warning("The system topics are trimmed later: %s", error)
 
 
 class _Snapshot(NamedTuple):
-    """A batch that wrote all shards anew: its first ledger of `__dispatch`, and of its offset."""
+    """After a batch of that time, all states were in the ledgers of `__dispatch` from this one on.
+
+    `commands` is the next ledger of `__commands` then.
+    """
 
     ledger_id: int
     commands: int
     now_ms: int
 
 
-def _looked_back_to(dispatch: ManagedLedger, ended: BrokerOffset) -> _Snapshot:
-    """The snapshot from which on the brokers' states stay, for who wants to see what was.
+def _looked_back_to(dispatch: ManagedLedger, known: Sequence[_Snapshot]) -> _Snapshot:
+    """From where on the brokers' states stay, for who wants to see what was.
 
-    It is the last but one, or an earlier one that is older than the topic's retention time.
+    It is the last snapshot but one, or an earlier one that is older than the topic's retention
+    time.
     """
-    known = [_Snapshot(*each) for each in dispatch.state.settings.get(SNAPSHOTS, ())]
-    if not known and (ledgers := dispatch.ledgers(0)) and not ledgers[0].ledger_id:
-        known = [_Snapshot(0, 0, 0)]  # what follows it is complete
-    first = dispatch.state.next_ledger_id if ended.dispatched is None else ended.dispatched
-    if not known or known[-1].ledger_id < first:
-        known.append(_Snapshot(first, ended.commands, ended.now_ms))
     keep_ms = policies_now(dispatch).retention_time_ms
     old = [each for each in known[:-1] if keep_ms != INFINITE]
-    old = [each for each in old if each.now_ms <= ended.now_ms - keep_ms]
+    old = [each for each in old if each.now_ms <= known[-1].now_ms - keep_ms]
     since = old[-1] if old else known[0]
     kept = [list(each) for each in known if each >= since]
     dispatch.change_settings(lambda settings: {**settings, SNAPSHOTS: kept})

@@ -3,40 +3,38 @@
 Invariants: a batch is made only when there is news or something has come due, so an idle broker
 makes none; the offset names all that its batch takes in; `now` never goes back, and never overtakes
 the first unread command. `__dispatch`, where each step reports, says what is due and who is
-subscribed. Every subscribed consumer has a lease that can lapse, whether or not it has a file. A
-topic partition is set aside when its broker can't step or its log can't be read: the others go on,
-its commands are kept, and it is tried again.
+subscribed, also to a broker that has just begun: it touches nobody who has nothing to do. A look
+costs what happened since the last, however many topics are hosted. Every subscribed consumer has a
+lease that can lapse, whether or not it has a file. A topic partition is set aside when its broker
+can't step or its log can't be read: the others go on, its commands are kept, and it is tried again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
 from math import ceil, inf
 from typing import Any
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
+from pulsar_spark.connector.broker.stepped_brokers import SteppedBrokers
+from pulsar_spark.connector.broker.watched_leases import WatchedLeases
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.broker_offset import (
     NO_COMMIT,
+    OFFSET_RECORD,
     Aside,
     BrokerOffset,
-    last_offset,
-    last_shards,
     stale_checkpoint,
 )
-from pulsar_spark.connector.system.lease import (
-    DEFAULT_LEASE_MS,
-    Lease,
-    LeaseWatch,
-    leases,
-    read_lease,
-)
+from pulsar_spark.connector.system.hosted_topics import HostedTopics, hosted_topics, last_shards
+from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger, looked_ahead
 from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
@@ -45,10 +43,8 @@ from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.hosting.hosted_broker import described
 from pulsar_spark.protocol.commands import Subscribe
 from pulsar_spark.protocol.ready import Stepped
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.topic_name import NamespaceName, TopicName, TopicPartition
 
-LEASES_EVERY_S = 1.0
-"""How often the leases are looked at."""
 FIRST_RETRY_S = 1.0
 """The first pause before a partition that is set aside is tried again; doubled each time, ..."""
 LONGEST_RETRY_S = 300.0
@@ -58,7 +54,10 @@ MISSING_EVERY_S = 5.0
 COMMANDS_AT_ONCE = 2_000
 """The most ledgers (writers' commits) of `__commands` in one batch."""
 SNAPSHOT_EVERY = 1_000
-"""Ledgers of `__dispatch` between snapshots: batches that write all shards anew."""
+"""Ledgers of `__dispatch` after which a state is written whole again, by a batch that comes along;
+a batch takes as many of them as makes all within half of that."""
+POLICIES_EVERY_S = 1.0
+"""How often it is asked whether it is time to look at a namespace's policies."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,25 +70,29 @@ class BrokerSource:
         self._commands = SystemTopic(root, COMMANDS)
         self._dispatch = SystemTopic(root, DISPATCH)
         self._dispatch_read = 0
-        self._due: dict[TopicPartition, int] = {}
-        self._durable: dict[TopicPartition, tuple[str, ...]] = {}
-        self._consumers: dict[TopicPartition, tuple[Lease, ...]] = {}
+        self._awaits_steps = True
+        """Whether a batch was planned whose steps were not heard of."""
+        self._topics = HostedTopics()
+        """What is hosted after the last batch that is done."""
+        self._stepped = SteppedBrokers()
         self._logs: dict[str, ManagedLedger] = {}
         self._commands_read = 0
         self._seen: dict[str, int] = {}
         """The last commit of each topic at the last look."""
         self._missing: dict[str, float] = {}
+        """Hosted topics that were not there -> when to look for them again."""
         self._news = NewsWatch(root.store, deletes=True)
         self._busy: set[str] = set()
         """The topics whose logs the last look asked."""
         self._growing: set[str] = set()
         """Topics with more partitions than were known at the last look."""
-        self._leases: dict[str, Lease | None] = {}
-        self._watch = LeaseWatch(self._clock)
+        self._undecided: set[str] = set()
+        """Topics whose logs end in an open transaction: its decision is no news."""
+        self._unseen: set[str] = set()
+        """Topics to look at once, whether or not they have news."""
+        self._leases = WatchedLeases(root.store)
         self._namespaces = NamespaceWatch(root.store)
-        self._look_at_leases_s = self._clock.monotonic_s()
-        self._before = BrokerOffset()
-        """The offset at which the last batch began."""
+        self._look_at_policies_s = self._clock.monotonic_s()
         self._failed: dict[TopicPartition, str] = {}
         """Topic partition -> why it could not step in the last batch; emptied by each look."""
         self._tries: dict[TopicPartition, tuple[int, float]] = {}
@@ -97,7 +100,6 @@ class BrokerSource:
         self._news_s = self._clock.monotonic_s()
         self._begun = False
         self._committed: BrokerOffset | None = None
-        self._snapshot_at: int | None = None
 
     def look(self, begun: BrokerOffset) -> BrokerOffset | None:
         """The end of the next batch; None while there is nothing to do. It does not wait."""
@@ -107,9 +109,21 @@ class BrokerSource:
                 self._root.store.delete(each.path if isinstance(each, Lease) else each)
             self._committed = begun
         self._begun = True
-        if (end := end or self._look(begun)) is not None:
+        with looked_ahead(self._root.store, self._asked_first()):
+            end = end or self._look(self.hosted(begun).batch)
+        if end is not None:
             self._news_s = self._clock.monotonic_s()
+            self._awaits_steps = True
+            self._leases.have_news(about for about, (at, to) in end.hosted.items() if to > at)
         return end
+
+    def _asked_first(self) -> list[Any]:
+        """What a look asks for in any case: over a network at once."""
+        if self._news.is_quiet:
+            return [self._news]
+        busy = [self._logs[each] for each in self._busy if each in self._logs]
+        own = [self._dispatch] if self._awaits_steps else []
+        return [self._news, self._commands, *own, *busy]
 
     @property
     def log_folders(self) -> list[str]:
@@ -132,12 +146,25 @@ class BrokerSource:
             )
         )
 
+    def hosted(self, begun: BrokerOffset) -> HostedTopics:
+        """What is hosted behind the last batch that is done, `begun`."""
+        if not self._begun:
+            return hosted_topics(self._dispatch, self._dispatch.refresh())
+        if begun is not self._topics.said and begun != self._topics.said:
+            self._topics.apply(begun)
+        return self._topics
+
     def input_of(self, begun: BrokerOffset, ended: BrokerOffset) -> BatchInput:
-        """The batch's input. One that restores begins at the offset that `__dispatch` has."""
-        if ended.restored is not None:
-            self._dispatch.refresh()
-            begun = last_shards(self._dispatch, ended.restored)[0] or begun
-        return BatchInput(self._root, begun, ended)
+        """The batch's input, from its end alone; only of version 3 and before it is a difference.
+
+        One of these that restores begins where `__dispatch` was.
+        """
+        before = HostedTopics()
+        if ended.is_whole and ended.restored is not None:
+            before = hosted_topics(self._dispatch, self._dispatch.refresh() and ended.restored)
+        elif ended.is_whole:
+            before.apply(begun)
+        return BatchInput(self._root, before.difference(ended))
 
     def rests_until_ms(self) -> int | None:
         """The instant of the next look, if nobody says or publishes anything before; None is never.
@@ -146,131 +173,149 @@ class BrokerSource:
         """
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
         instants = list(self.due_ms())
-        watched = set(leases(self._root.store))
-        watched |= {each.path for known in self._consumers.values() for each in known}
-        if watched:
-            look_s = max(self._look_at_leases_s, self._watch.look_by_s(watched, self._lease_ms))
+        look_s = self._leases.look_by_s(self._stepped.leases)
+        if look_s < inf:
             instants.append(ceil(look_s * 1000 + offset_ms))
         at_ms = min(instants, default=None)
-        self._watch.rests_until_s = inf if at_ms is None else (at_ms - offset_ms) / 1000
+        self._leases.rest_until(inf if at_ms is None else (at_ms - offset_ms) / 1000)
         return at_ms
 
     def due_ms(self) -> Iterator[int]:
         """The instants at which something falls due, whoever lives or dies."""
-        yield from self._due.values()
+        if (first_ms := self._stepped.first_due_ms()) is not None:
+            yield first_ms
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
         yield from (ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values())
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _begin(self, start: BrokerOffset) -> BrokerOffset:
-        """The first batch of a run: all brokers step, so that each says when it is due next.
+    def _begin(self, start: BrokerOffset) -> BrokerOffset | None:
+        """Take up what `__dispatch` says; with a new checkpoint a batch takes states from there.
 
-        With a new checkpoint their states are restored from `__dispatch`, if it has any.
-        StaleCheckpointError if another broker has served since, from another checkpoint.
+        Behind a batch of an older version, and where a broker has not said when it is due, all
+        step. StaleCheckpointError if another broker has served since, from another checkpoint.
         """
-        stop = self._dispatch.refresh()
-        restored = None
-        if start.now_ms and last_offset(self._dispatch, stop) != start:
+        self._read_dispatch()
+        topics, said = self._topics, self._topics.said
+        if start.now_ms and (said is None or not said.is_same_batch(start)):
             raise stale_checkpoint(self._root)
-        if not start.now_ms and stop:
-            offset, brokers = last_shards(self._dispatch, stop)
-            if offset is not None:
-                hosted = {*brokers, *offset.aside}
-                start = replace(
-                    offset, hosted={each: offset.hosted.get(each, NO_COMMIT) for each in hosted}
-                )
-                restored = stop
-        self._dispatch_read = stop if start.dispatched is None else start.dispatched
-        if self._dispatch_read < stop:
-            before = last_offset(self._dispatch, self._dispatch_read)
-            self._before = self._before if before is None else before
-        start = self._before = self._as_stepped(start)
+        if said is None:
+            return None
+        self._growing = {*topics.batch.growing}
+        self._missing = {each.topic: 0.0 for each, last in topics.commits.items() if last < 0}
+        for about in topics.commits.keys() - topics.aside.keys():
+            if said.is_whole or about not in self._stepped.durable:
+                self._stepped.due_at(about, 0)
+        if said.is_whole or not start.now_ms:
+            self._unseen = {*topics.topics}
+        if start.now_ms:
+            topics.said = start
+            return None
+        batch = _Batch(topics, self._dispatch_read)
+        for about in last_shards(self._dispatch, self._dispatch_read)[1]:
+            batch.host(about)
+        self._set_failures_aside(batch)
         self._failed = {}
-        due = tuple(sorted(each for each in start.hosted if each not in start.aside))
-        return BrokerOffset(
-            start.commands, start.hosted, max(self._clock.wall_ms(), start.now_ms), due,
-            restored=restored, dispatched=stop, partitions=start.partitions, aside=start.aside,
-            policies=start.policies,
-        )  # fmt: skip
+        commands = topics.batch.commands[1]
+        now_ms = max(self._clock.wall_ms(), said.now_ms)
+        offset = batch.offset((commands, commands), now_ms, tuple(sorted(self._growing)))
+        return replace(offset, restored=self._dispatch_read)
+
+    def _read_dispatch(self) -> None:
+        """All that is there: what is hosted, what each said last, and who failed in the end."""
+        stop = self._dispatch.refresh()
+        steps: dict[TopicPartition, Record] = {}
+        failed: list[tuple[int, Record]] = []
+        names = ("", ASIDE_RECORD, OFFSET_RECORD)
+        told = self._dispatch.read(0, stop, keep=lambda _, to: to in names)
+        for stored in told if stop else ():
+            record = stored.record
+            if record.subscription == OFFSET_RECORD:
+                self._topics.apply(BrokerOffset.from_json(record.data), stored.ledger_id)
+            elif record.subscription == ASIDE_RECORD:
+                failed.append((stored.ledger_id, record))
+            elif record.data.startswith(b'{"$":"Stepped",'):
+                steps[record.about] = record
+        for about, record in steps.items():
+            if isinstance(item := record.item(), Stepped):
+                self._stepped.hear(about, item)
+        first = self._topics.batch.dispatched
+        last = (record for ledger_id, record in failed if first is not None and ledger_id >= first)
+        self._failed = {each.about: each.data.decode() for each in last}
+        self._dispatch_read = stop
 
     def _look(self, start: BrokerOffset) -> BrokerOffset | None:
-        base = self._as_stepped(start)
+        self._failed |= self._hear()
+        batch = _Batch(self._topics, self._dispatch_read)
+        self._set_failures_aside(batch)
+        first = start.commands[1]
+        commands, seen, unread_ms = self._new_commands(first, batch)
         now_ms = max(self._clock.wall_ms(), start.now_ms)
-        commands, hosted, seen, unread_ms = self._new_commands(base)
-        now_s = self._clock.monotonic_s()
-        tried = {each for each in start.aside if self._tries.get(each, (0, now_s))[1] <= now_s}
-        resting = base.aside.keys() - tried
-        logs, unreadable = self._logs_of(self._to_look_at(hosted, seen, tried, resting))
-        deleted = {each for each in logs if self._logs[each].state.is_deleted}
-        for topic in deleted:  # its partitions are hosted no more
-            del logs[topic], self._logs[topic], self._seen[topic]
-            base = _without(base, topic)
-        resting &= base.aside.keys()
-        hosted = {each: number for each, number in hosted.items() if each.topic not in deleted}
-        partitions, created = self._grown(base, hosted, logs, seen)
-        again = {each for each in start.aside.keys() - resting if each in hosted}
-        created |= {each: start.aside[each].created for each in again if start.aside[each].created}
-        aside = {each: base.aside[each] for each in resting}
-        for about in [each for each in hosted if each.topic in unreadable and each not in aside]:
-            made = created.pop(about, ())
-            aside[about] = self._set_aside(about, base, unreadable[about.topic], made)
-        moved = {
-            each: max(number, logs.get(each.topic, NO_COMMIT)) if each not in aside else number
-            for each, number in hosted.items()
-        }
         if unread_ms is not None:
             now_ms = max(min(now_ms, unread_ms), start.now_ms)
-        again -= aside.keys()
-        policies = self._policies(self._logs, base)
-        due = {each for each, at in self._due.items() if at <= now_ms and each in hosted}
-        lapsed = self._lapsed(aside) if unread_ms is None else ()
-        snapshot = self._snapshot_is_due()
+        now_s = self._clock.monotonic_s()
+        waiting = self._topics.aside.items()
+        again = {a: held for a, held in waiting if self._tries.get(a, (0, now_s))[1] <= now_s}
+        batch.resting -= again.keys()
+        logs, unreadable = self._logs_of(self._to_look_at(batch, seen, again))
+        for topic in [each for each in logs if self._logs[each].state.is_deleted]:
+            batch.leave(topic)
+            del logs[topic], self._logs[topic], self._seen[topic]
+            self._undecided.discard(topic)
+        batch.partitions, batch.created = self._grown(batch, logs, seen)
+        batch.again = {about: held for about, held in again.items() if about not in batch.gone}
+        batch.created |= {a: held.created for a, held in batch.again.items() if held.created}
+        self._set_unreadable_aside(batch, unreadable, first)
+        batch.move(logs)
+        self._policies(batch)
+        may_wait = commands != first or not batch.is_empty
+        batch.lapsed = self._lapsed(batch, may_wait=may_wait) if unread_ms is None else ()
+        batch.due = {*batch.again, *batch.hosted_of(self._stepped.take_due(now_ms))}
         self._failed = {}
-        news = (commands, moved, aside, partitions, policies)
-        before = (start.commands, start.hosted, start.aside, start.partitions, start.policies)
-        if news == before and not (due or lapsed or snapshot):
+        if commands == first and batch.is_empty:
             return None
-        for each in moved if snapshot else due:
-            self._due.pop(each, None)
-        self._before = base
-        return BrokerOffset(
-            commands, moved, now_ms, tuple(sorted(due | again)), lapsed, snapshot,
-            dispatched=self._dispatch_read, partitions=partitions, created=created, aside=aside,
-            policies=policies,
-        )  # fmt: skip
+        batch.renew(SNAPSHOT_EVERY)
+        return batch.offset((first, commands), now_ms, tuple(sorted(self._growing)))
 
-    def _as_stepped(self, start: BrokerOffset) -> BrokerOffset:
-        """The offset, with the brokers set aside that could not step in its batch."""
-        self._failed |= self._hear()
-        failed = self._failed.keys() - start.aside.keys()  # these were not in it: a snapshot was
-        if not failed:
-            return start
-        hosted, aside = dict(start.hosted), dict(start.aside)
-        for about in sorted(failed):
-            hosted[about] = self._before.hosted.get(about, NO_COMMIT)
-            made = start.created.get(about, ())
-            aside[about] = self._set_aside(about, self._before, self._failed[about], made)
-        return replace(start, hosted=hosted, aside=aside)
+    def _set_failures_aside(self, batch: _Batch) -> None:
+        """The brokers that could not step in the last batch: its input is kept for them."""
+        last, known = self._topics.batch, self._topics
+        for about, error in sorted(self._failed.items()):
+            if about in known.aside:  # it was not in it, but its shards
+                continue
+            number = last.hosted.get(about, (known.commits.get(about, NO_COMMIT),))[0]
+            new = Aside(last.commands[0], error, last.created.get(about, ()))
+            held = replace(last.again.get(about, new), error=error)
+            batch.set_aside(about, number, self._set_aside(about, held))
 
-    def _set_aside(
-        self, about: TopicPartition, since: BrokerOffset, error: str, created: tuple[str, ...]
-    ) -> Aside:
-        """Keep the partition's commands from that offset on; each try comes later than the last."""
+    def _set_unreadable_aside(
+        self, batch: _Batch, unreadable: Mapping[str, str], first_command: int
+    ) -> None:
+        for topic, error in unreadable.items():
+            for about in batch.awake(topic):
+                made = batch.created.pop(about, ())
+                held = batch.again.pop(about, Aside(first_command, error, made))
+                held = self._set_aside(about, replace(held, error=error))
+                batch.set_aside(about, batch.number(about), held)
+
+    def _set_aside(self, about: TopicPartition, held: Aside) -> Aside:
+        """Each try comes later than the last."""
         tries = self._tries.get(about, (0, 0.0))[0]
         wait_s = min(FIRST_RETRY_S * 2 ** min(tries, 10), LONGEST_RETRY_S)
         self._tries[about] = (tries + 1, self._clock.monotonic_s() + wait_s)
-        _log.error("Set aside for %g s: %s, of which the broker says: %s", wait_s, about, error)
-        self._due.pop(about, None)
-        known = since.aside.get(about, Aside(since.commands, error, created))
-        return replace(known, error=error)
+        why = held.error
+        _log.error("Set aside for %g s: %s, of which the broker says: %s", wait_s, about, why)
+        self._stepped.due_at(about, None)
+        return held
 
     def _hear(self) -> dict[TopicPartition, str]:
         """Take in what the last steps reported; the errors of those that failed."""
-        stop = self._dispatch.refresh()
+        looks = not self._root.store.remote or self._awaits_steps
+        stop = self._dispatch.refresh(looks=looks)
         failed: dict[TopicPartition, str] = {}
         if stop <= self._dispatch_read:
             return failed
+        self._awaits_steps = False
         told = self._dispatch.read(
             self._dispatch_read, stop, keep=lambda _, to: to in ("", ASIDE_RECORD)
         )
@@ -279,77 +324,94 @@ class BrokerSource:
             if record.subscription == ASIDE_RECORD:
                 failed[about] = record.data.decode()
             elif isinstance(item := record.item(), Stepped):
-                self._due.pop(about, None)
-                if item.next_due_ms is not None:
-                    self._due[about] = item.next_due_ms
-                self._durable[about] = item.durable
-                self._consumers[about] = tuple(Lease(*each) for each in item.consumers)
+                self._stepped.hear(about, item)
                 self._tries.pop(about, None)
         self._dispatch_read = stop
         return failed
 
-    def _new_commands(
-        self, start: BrokerOffset
-    ) -> tuple[int, dict[TopicPartition, int], dict[str, int], int | None]:
-        """(next ledger, partitions with a broker by then, seen, time of the first unread command).
+    def _new_commands(self, first: int, batch: _Batch) -> tuple[int, dict[str, int], int | None]:
+        """(next ledger, seen, time of the first unread command); who is spoken of is hosted.
 
         Seen are the fewest partitions of each topic that a new subscriber saw.
         """
-        hosted, seen = dict(start.hosted), dict[str, int]()
-        there = self._commands.refresh()
-        stop = min(there, start.commands + COMMANDS_AT_ONCE)
-        if stop > start.commands:
-            for stored in self._commands.read(start.commands, stop):
-                about, ledger_id = stored.record.about, stored.ledger_id
-                if about.partition >= seen.get(about.topic, inf) and ledger_id > start.commands:
+        seen = dict[str, int]()
+        is_quiet = self._news.is_quiet
+        there = self._commands.refresh(looks=not is_quiet)
+        if not is_quiet:
+            self._news.system_seen()
+        stop = min(there, first + COMMANDS_AT_ONCE)
+        if stop > first:
+            # Whoever subscribes has seen what is there by now: logs are asked behind the commands.
+            busy = [self._logs[each] for each in self._busy if each in self._logs]
+            self._root.store.at_once([
+                partial(self._commands.fetch, first, stop), *(each.ask for each in busy)
+            ])  # fmt: skip
+            read = self._commands.read(first, stop)
+            for ledger_id, together in groupby(read, key=lambda stored: stored.ledger_id):
+                records = [each.record for each in together]
+                is_new = (
+                    each.about.partition >= seen.get(each.about.topic, inf) for each in records
+                )
+                if ledger_id > first and any(is_new):
                     stop = ledger_id  # what is new on partition 0 is made there first
                     break
-                hosted.setdefault(about, NO_COMMIT)
-                self._missing.pop(about.topic, None)  # who speaks of it has seen it
-                count = _partitions_seen(stored.record) if about.partition == 0 else None
-                if count is not None:
-                    seen[about.topic] = min(count, seen.get(about.topic, count))
+                for record in records:
+                    about = record.about
+                    batch.host(about)
+                    batch.spoken_of.add(about)
+                    self._missing.pop(about.topic, None)  # who speaks of it has seen it
+                    count = _partitions_seen(record) if about.partition == 0 else None
+                    if count is not None:
+                        seen[about.topic] = min(count, seen.get(about.topic, count))
         self._commands_read = stop
         unread_ms = None
         if stop < there:
             unread_ms = next(self._commands.read(stop, stop + 1)).publish_time_ms
-        return stop, hosted, seen, unread_ms
+        return stop, seen, unread_ms
 
     def _to_look_at(
-        self,
-        hosted: Mapping[TopicPartition, int],
-        seen: Mapping[str, int],
-        tried: AbstractSet[TopicPartition],
-        resting: AbstractSet[TopicPartition],
+        self, batch: _Batch, seen: Mapping[str, int], again: Iterable[TopicPartition]
     ) -> set[str]:
         """The topics whose logs may have news: a few, however many are hosted."""
-        topics = dict.fromkeys(each.topic for each in hosted if each not in resting)
-        unknown = topics.keys() - self._logs.keys()
-        waiting = self._growing | seen.keys() | {each.topic for each in tried}
-        undecided = {each for each, log in self._logs.items() if log.is_undecided}
-        self._busy = self._news.busy(topics) | unknown | ((waiting | undecided) & topics.keys())
+        now_s = self._clock.monotonic_s()
+        busy = self._news.busy(self._topics.topics, self._undecided)
+        busy |= batch.new.keys() | seen.keys() | {each.topic for each in again}
+        busy |= self._growing | self._undecided | self._unseen
+        busy |= {topic for topic, at_s in self._missing.items() if at_s <= now_s}
+        self._busy = {topic for topic in busy if batch.awake(topic)}
+        self._unseen -= self._busy
         return self._busy
 
     def _logs_of(self, topics: set[str]) -> tuple[dict[str, int], dict[str, str]]:
         """(the last commit of each topic that exists, the errors of those that can't be read)."""
         numbers: dict[str, int] = {}
         errors: dict[str, str] = {}
-        for topic in sorted(topics):
+
+        def look(topic: str) -> None:
             try:
                 ledger = self._log_of(topic)
                 if ledger is not None:
                     numbers[topic] = self._seen[topic] = ledger.state.number
-            except Exception as error:  # noqa: BLE001, PERF203 - the other topics go on
+                    (self._undecided.add if ledger.is_undecided else self._undecided.discard)(topic)
+            except Exception as error:  # noqa: BLE001 - the other topics go on
                 errors[topic] = described(error)
+
+        for _ in self._root.store.answers(look, sorted(topics)):
+            pass
         return numbers, errors
 
-    def _policies(self, topics: Iterable[str], base: BrokerOffset) -> dict[str, Mapping[str, Any]]:
-        """What the namespaces of these topics say, and those that the offset knows of."""
-        found = dict(base.policies)
-        for namespace in {TopicName.parse(topic).namespace for topic in topics}:
-            name = str(namespace)
-            found[name] = self._namespaces.policies(namespace, base.policies.get(name))
-        return {name: said for name, said in found.items() if said}
+    def _policies(self, batch: _Batch) -> None:
+        """What the namespaces say whose topics move; from time to time, whether any has changed."""
+        known, now_s = self._topics, self._clock.monotonic_s()
+        names = batch.namespaces()
+        if now_s >= self._look_at_policies_s:
+            self._look_at_policies_s = now_s + POLICIES_EVERY_S
+            names |= known.namespaces.keys()
+        for name in names:
+            before = known.policies.get(name)
+            said = self._namespaces.policies(NamespaceName.parse(name), before)
+            if said != (before or {}):
+                batch.tell(name, said)
 
     def _log_of(self, topic: str) -> ManagedLedger | None:
         """Its log, also if it is deleted; None if there never was such a topic."""
@@ -366,44 +428,45 @@ class BrokerSource:
             self._missing[topic] = now_s + MISSING_EVERY_S
             return None
         self._logs[topic] = ledger
+        self._missing.pop(topic, None)
         return ledger
 
     def _grown(
-        self,
-        base: BrokerOffset,
-        hosted: dict[TopicPartition, int],
-        logs: Mapping[str, int],
-        seen: Mapping[str, int],
+        self, batch: _Batch, logs: Mapping[str, int], seen: Mapping[str, int]
     ) -> tuple[dict[str, int], dict[TopicPartition, tuple[str, ...]]]:
         """(number of partitions by topic, subscriptions to make on new partitions).
 
-        As in Pulsar these are the durable subscriptions of the first partition. New partitions join
-        `hosted`. A topic that grew behind a subscriber's back counts as `seen` until that one's
+        As in Pulsar these are the durable subscriptions of the first partition. New partitions are
+        hosted. A topic that grew behind a subscriber's back counts as `seen` until that one's
         subscription is known too: at the next look.
         """
-        partitions, created = dict(base.partitions), dict[TopicPartition, tuple[str, ...]]()
+        hosted = self._topics.commits
+        partitions, created = dict[str, int](), dict[TopicPartition, tuple[str, ...]]()
         self._growing = set()
         for topic in logs:
             first = TopicPartition(topic, 0)
             state = self._logs[topic].state
             there = state.partitions
-            known = partitions.get(topic, there)
-            if state.incarnation > max(base.hosted.get(TopicPartition(topic, 0), 0), 0):
+            known = self._topics.partitions.get(topic, there)
+            if state.incarnation > max(batch.number(first), 0):
                 known = there  # another topic than the one that had so many
-            if known < there and first in base.hosted:
+            if known < there and first in hosted:
                 new = [TopicPartition(topic, number) for number in range(known, there)]
-                if (durable := self._durable.get(first)) is None:  # it has yet to say what there is
+                durable = self._stepped.durable.get(first)
+                if durable is None:  # it has yet to say what there is
                     there = known
-                    if first in base.aside and any(each not in base.hosted for each in new):
+                    is_aside = first in batch.resting or first in batch.aside
+                    if is_aside and any(each not in hosted for each in new):
                         durable = self._durable_as_stored(first)
                 if durable:
-                    hosted.update((each, NO_COMMIT) for each in new if each not in hosted)
+                    for each in new:
+                        batch.host(each)
                     created.update(dict.fromkeys(new, durable))
             partitions[topic] = min(there, seen.get(topic, there))
             if partitions[topic] < state.partitions:
                 self._growing.add(topic)
         for topic in seen.keys() - logs.keys():  # it can't be read just now
-            partitions[topic] = min(seen[topic], partitions.get(topic, seen[topic]))
+            partitions[topic] = min(seen[topic], self._topics.partitions.get(topic, seen[topic]))
         return partitions, created
 
     def _durable_as_stored(self, about: TopicPartition) -> tuple[str, ...]:
@@ -414,58 +477,170 @@ class BrokerSource:
             return tuple(each.name for each in held if each.durable)
         return ()
 
-    def _lapsed(self, aside: Mapping[TopicPartition, Aside]) -> tuple[Lease, ...]:
+    def _lapsed(self, batch: _Batch, *, may_wait: bool) -> tuple[Lease, ...]:
         """The consumers whose leases are over, and where: but not where a broker is set aside.
 
         A lease of which no broker knows the consumer is forgotten: if it comes, it writes again.
         """
-        if self._clock.monotonic_s() < self._look_at_leases_s:
-            return ()
-        self._look_at_leases_s = self._clock.monotonic_s() + LEASES_EVERY_S
-        known: dict[str, Lease] = {}
-        for about, consumers in sorted(self._consumers.items()):
-            for each in consumers if about not in aside else ():
-                held = known.setdefault(each.path, each)
-                known[each.path] = replace(held, partitions=(*held.partitions, about))
-        store = self._root.store
-        written = leases(store)
-        self._leases = {path: self._leases.get(path) or read_lease(store, path) for path in written}
-        signs = {**dict.fromkeys(known), **written}
-        over = self._watch.lapsed(signs, self._lease_ms)
-        for path in over:
-            if path not in known and self._leases[path] is not None:
-                store.delete(path)
-        return tuple(known[path] for path in over if path in known)
-
-    def _lease_ms(self, path: str) -> int:
-        lease = self._leases.get(path)
-        return DEFAULT_LEASE_MS if lease is None else lease.lease_ms
-
-    def _snapshot_is_due(self) -> bool:
-        if self._snapshot_at is None:
-            self._snapshot_at = self._dispatch.first_ledger() if self._dispatch.exists() else 0
-        if self._dispatch_read - self._snapshot_at < SNAPSHOT_EVERY:
-            return False
-        self._snapshot_at = self._dispatch_read
-        return True
+        known, lapsed = self._stepped.leases, list[Lease]()
+        for path in self._leases.over(known, may_wait=may_wait):
+            abouts = sorted(batch.hosted_of(known.get(path, ())))
+            if abouts:
+                lapsed.append(replace(known[path][abouts[0]], partitions=tuple(abouts)))
+            elif path not in known:
+                self._leases.forget(path)
+        return tuple(lapsed)
 
     def pause_s(self) -> float:
         """The pause before the next look: it ends when a broker is due, at the latest."""
-        remote = self._root.store.remote
-        pause = pause_s(self._clock.monotonic_s() - self._news_s, remote=remote)
-        if remote or not self._due:
+        news_s = max(self._news_s, self._news.newest_s)
+        pause = pause_s(self._clock.monotonic_s() - news_s, remote=self._root.store.remote)
+        due_ms = self._stepped.first_due_ms()
+        if due_ms is None:
             return pause
-        return max(0.001, min(pause, (min(self._due.values()) - self._clock.wall_ms()) / 1000))
+        return max(0.001, min(pause, (due_ms - self._clock.wall_ms()) / 1000))
 
 
-def _without(offset: BrokerOffset, topic: str) -> BrokerOffset:
-    """The offset without a topic that is deleted."""
-    return replace(
-        offset,
-        hosted={each: number for each, number in offset.hosted.items() if each.topic != topic},
-        partitions={each: number for each, number in offset.partitions.items() if each != topic},
-        aside={each: aside for each, aside in offset.aside.items() if each.topic != topic},
-    )
+class _Batch:
+    """The next batch, as it is gathered: a difference to what is hosted."""
+
+    def __init__(self, known: HostedTopics, dispatched: int) -> None:
+        self._known, self._dispatched = known, dispatched
+        self._moved: dict[TopicPartition, tuple[int, int]] = {}
+        self.new: dict[str, dict[TopicPartition, None]] = {}
+        """The partitions that were not hosted before, by topic."""
+        self.spoken_of: set[TopicPartition] = set()
+        self.resting = {*known.aside}
+        """Those that stay aside."""
+        self.aside: dict[TopicPartition, Aside] = {}
+        self.again: dict[TopicPartition, Aside] = {}
+        self.gone: set[TopicPartition] = set()
+        self.partitions: dict[str, int] = {}
+        self.created: dict[TopicPartition, tuple[str, ...]] = {}
+        self.due: set[TopicPartition] = set()
+        self.lapsed: tuple[Lease, ...] = ()
+        self._changed: dict[str, Mapping[str, Any]] = {}
+        self._renewed: set[TopicPartition] = set()
+
+    def host(self, about: TopicPartition) -> None:
+        if about not in self._known.commits and about not in self._moved:
+            self.new.setdefault(about.topic, {})[about] = None
+            self._moved[about] = NO_COMMIT, NO_COMMIT
+
+    def number(self, about: TopicPartition) -> int:
+        """The last commit that it has heard of."""
+        if about in self.aside:
+            return self._moved[about][1]
+        return self._known.commits.get(about, NO_COMMIT)
+
+    def awake(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions that are hosted and not set aside."""
+        abouts = {**self._known.topics.get(topic, {}), **self.new.get(topic, {})}
+        return [*self.hosted_of(abouts)]
+
+    def hosted_of(self, abouts: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
+        """Those of them that are hosted and not set aside."""
+        out = (self.resting, self.aside, self.gone)
+        for about in abouts:
+            is_hosted = about in self._known.commits or about in self._moved
+            if is_hosted and not any(about in each for each in out):
+                yield about
+
+    def set_aside(self, about: TopicPartition, number: int, held: Aside) -> None:
+        """Keep what it has not taken in: all behind that commit, and what `held` says."""
+        if about not in self._known.commits and about not in self._moved:
+            self.host(about)
+            self._renewed.add(about)  # its topic is deleted, but what is left of it may be old
+        self.aside[about] = held
+        self._moved[about] = number, number
+
+    def leave(self, topic: str) -> None:
+        """The topic is deleted."""
+        for about in {**self._known.topics.get(topic, {}), **self.new.pop(topic, {})}:
+            self._moved.pop(about, None)
+            self.aside.pop(about, None)
+            self.resting.discard(about)
+            self._renewed.discard(about)
+            self.gone.add(about)
+
+    def move(self, logs: Mapping[str, int]) -> None:
+        """To the last commits of these topics."""
+        for topic, last in logs.items():
+            for about in self.awake(topic):
+                before = self.number(about)
+                if last > before:
+                    self._moved[about] = before, last
+        for about in self.again:
+            self._moved.setdefault(about, (self.number(about),) * 2)
+
+    def tell(self, namespace: str, said: Mapping[str, Any]) -> None:
+        """All topics of the namespace are to hear what it says now."""
+        self._changed[namespace] = said
+        for topic in self._known.namespaces.get(namespace, ()):
+            for about in self.awake(topic):
+                self._moved.setdefault(about, (self.number(about),) * 2)
+
+    def namespaces(self) -> set[str]:
+        """Those of the topics that it concerns."""
+        topics = {about.topic for about in self._moved}
+        return {str(TopicName.parse(topic).namespace) for topic in topics}
+
+    @property
+    def is_empty(self) -> bool:
+        known = self._known.partitions
+        grown = any(known.get(topic) != count for topic, count in self.partitions.items())
+        return not (
+            grown or self._moved or self.aside or self.again or self.gone or self.due
+            or self.lapsed or self._changed
+        )  # fmt: skip
+
+    def renew(self, every: int) -> None:
+        """Take along a few of whom nothing was said anew for so many ledgers."""
+        known = self._known
+        count = max(1, 2 * len(known.commits) // every)
+        for about in known.oldest(count, self._dispatched - every):
+            if about not in self.gone:
+                self._renewed.add(about)
+                self._moved.setdefault(about, (self.number(about),) * 2)
+                if about in self.resting:
+                    self.aside[about] = known.aside[about]
+                if (partitions := known.partitions.get(about.topic)) is not None:
+                    self.partitions.setdefault(about.topic, partitions)
+
+    def offset(
+        self, commands: tuple[int, int], now_ms: int, growing: tuple[str, ...]
+    ) -> BrokerOffset:
+        known = self._known
+        policies = {name: known.policies.get(name, {}) for name in self.namespaces()}
+        policies = {name: said for name, said in policies.items() if said} | self._changed
+        said_again = {about.topic for about in self._renewed}
+        partitions = {
+            topic: count
+            for topic, count in self.partitions.items()
+            if topic in said_again or known.partitions.get(topic) != count
+        }
+        left = {**known.aside, **self.aside}
+        held = [left[each].commands for each in left.keys() - self.again.keys() - self.gone]
+        since = known.since(self._dispatched, {*self._renewed, *self.gone})
+        return BrokerOffset(
+            commands=commands,
+            hosted=self._moved,
+            now_ms=now_ms,
+            due=tuple(sorted(self.due)),
+            lapsed=self.lapsed,
+            dispatched=self._dispatched,
+            partitions=partitions,
+            created=self.created,
+            aside=self.aside,
+            again=self.again,
+            kept=tuple(sorted(self.spoken_of & self.resting)),
+            gone=tuple(sorted(self.gone)),
+            policies=policies,
+            changed=tuple(sorted(self._changed)),
+            growing=growing,
+            renewed=tuple(sorted(self._renewed)),
+            since=(since, min([commands[1], *held])),
+        )
 
 
 def _partitions_seen(record: Record) -> int | None:

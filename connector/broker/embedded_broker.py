@@ -17,11 +17,18 @@ from math import inf
 from operator import attrgetter
 from typing import Final
 
-from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
+from pulsar_spark.connector.broker.broker_sink import (
+    SteppedTask,
+    claim_term,
+    commit_batch,
+    write_rows,
+)
 from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
-from pulsar_spark.connector.system.broker_offset import BrokerOffset, last_shards, stale_checkpoint
+from pulsar_spark.connector.system.broker_offset import BrokerOffset, stale_checkpoint
+from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.topic_log.managed_ledger import looked_ahead
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
@@ -97,6 +104,11 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         return sum(1 for _ in iter(self.turn, False))
 
     @property
+    def hosted(self) -> HostedTopics:
+        """What it hosts, after the last batch."""
+        return self._source.hosted(self.offset)
+
+    @property
     def log_folders(self) -> list[str]:
         """Where news appears."""
         return self._source.log_folders
@@ -141,8 +153,12 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
             batch = run(self.brokers.get(key, HostedBroker()), rows)
             stepped[key] = batch.broker
             out += batch.rows
-        task = write_rows(self.root, out, self._id)
-        commit_batch(self.root, [task], (self._id, number), self._term)
+        tasks: list[SteppedTask] = []
+        log = SystemTopic(self.root, DISPATCH)
+        with looked_ahead(self.root.store, [log], lambda: tasks.append(
+            write_rows(self.root, out, self._id)
+        )):  # fmt: skip
+            commit_batch(self.root, tasks, (self._id, number), self._term)
         self.brokers |= stepped
         self.done = tuple(out)
 
@@ -167,8 +183,8 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
     def _resume(self, name: str, held: bytes) -> None:
         """Go on behind the batch that the checkpoint names, and repeat that batch first.
 
-        A snapshot's batch that took effect is not repeated: the states before it may be gone, and a
-        later trim does its trims.
+        A batch of version 3 or before that wrote all states anew and took effect is not repeated:
+        the states before it may be gone, and a later trim does its trims.
         """
         value = CHECKPOINT_FORMAT.decode(held, name)
         try:
@@ -179,7 +195,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         dispatch = SystemTopic(self.root, DISPATCH)
         stop = dispatch.refresh()
         done = dispatch.open().state.applications.get(self._id, -1) >= number
-        if not (done and end.snapshot):
+        if not (done and end.is_whole and end.renewed):
             self.brokers = _stored(dispatch, stop if end.dispatched is None else end.dispatched)
             self._run(number, start, end)
         self.brokers = _stored(dispatch, dispatch.refresh())

@@ -150,6 +150,7 @@ _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
     (errors.InvalidSchemaDataError, IncompatibleSchema),
     (errors.SchemaMismatchError, IncompatibleSchema),
     (errors.TopicNotFoundError, TopicNotFound),
+    (errors.TooManyTopicsError, NotAllowedError),
     (errors.TopicTerminatedError, TopicTerminated),
     (errors.CorruptFileError, ChecksumError),
     (errors.UnreadableRecordError, ChecksumError),

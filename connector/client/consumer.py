@@ -132,9 +132,10 @@ class Consumer(Receiver[MessageConsumer]):
             self._await_receipt()
 
     def acknowledge_in(self, transaction: Transaction, *messages: Message) -> None:
-        """Acknowledge these messages when the transaction commits."""
+        """Acknowledge these messages when the transaction commits; then it awaits a receipt."""
         self._check_open()
-        transaction.acknowledge(self._engine, [each.received for each in messages])
+        received = [each.received for each in messages]
+        transaction.acknowledge(self._engine, received, self._await_receipt)
 
     def negative_acknowledge(
         self,

@@ -54,6 +54,8 @@ from pulsar_spark.topic_name import TopicName, TopicPartition
 
 GROUPED: Final = 20_000
 """The number of acknowledgements that are sent at once, however short they have waited."""
+REMOTE_GROUP_MS: Final = 1_000
+"""The least group time over a network, where a report takes three requests."""
 _SAID: Final = {
     "ack_type": pa.string(), "topic": pa.string(), "ledger_id": pa.int64(),
     "entry_id": pa.int64(), "partition": pa.int64(), "batch_index": pa.int64(),
@@ -86,6 +88,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self.root = Root.of(self.options)
         self._clock = self.root.clock
         self._group_ms = acknowledgment_group_time_ms
+        if self._group_ms and self.root.store.remote:
+            self._group_ms = max(self._group_ms, REMOTE_GROUP_MS)
+        self._waits_for_others = bool(self._group_ms) and self.root.store.remote
+        """Whether acknowledgements wait also when it looks for messages."""
         self._queue_size: int = self.options["receiverQueueSize"]
         self._topics = _named(self.options)
         self._run = ConsumerRun(self.options, self.root, completed=self._completed)
@@ -109,6 +115,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._epochs: dict[TopicPartition, int] = {}
         self._redelivers = 0
         self._requested: dict[TopicPartition, int] = {}
+        self._unconfirmed: set[TopicPartition] = set()
+        """The partitions of which something was said since a receipt was asked for."""
         self._unsubscribing: dict[TopicPartition, int] = {}
         self._stats: ConsumerStatsRecorder | None = None
         stats_interval_s = self.options["statsIntervalSeconds"]
@@ -125,6 +133,11 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     @property
     def is_closed(self) -> bool:
         return self._client.is_closed
+
+    @property
+    def news_s(self) -> float:
+        """When there was news last."""
+        return self._run.news_s
 
     @property
     def has_received(self) -> bool:
@@ -157,7 +170,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """A partition of which it has received something."""
         return self._run.topics.view(about)
 
-    def partitions(self) -> dict[TopicPartition, PartitionView]:
+    def partitions(self) -> Mapping[TopicPartition, PartitionView]:
         """Its topics' partitions as of now."""
         with self._lock:
             self._run.topics.refresh()
@@ -198,7 +211,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             while not self._queue:
                 planned = self._run.plan(self._offset)
                 if planned is None:
-                    self._report()
+                    if not self._waits_for_others:
+                        self._report()
                     return False
                 self._take(planned)
             return True
@@ -274,10 +288,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._lock:
             self._check_open()
             self._fold()
-            self._requested |= dict(
-                zip(self._client.consumers, self._client.requests, strict=False)
-            )
-            self._run.report(self._offset, self._offset, self._requested)
+            asked = dict(zip(sorted(self._unconfirmed), self._client.requests, strict=False))
+            self._run.report(self._offset, self._offset, asked)
+            self._requested |= asked
+            self._unconfirmed.clear()
             self._sent()
 
     def committed(self, messages: Iterable[ReceivedMessage]) -> None:
@@ -303,6 +317,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 if consumer.connected
             })  # fmt: skip
             self._queue.clear()
+            for about in self._unacknowledged:
+                self._run.to_report(about)
             self._unacknowledged.clear()
 
     def seek(self, to: MessageId | Position | datetime) -> None:
@@ -368,7 +384,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def _hear(self) -> None:
         """Take in news. A seek empties the queue of earlier messages."""
         self._run.hear()
-        for about, consumer in self._client.consumers.items():
+        for about in sorted(self._run.heard & self._client.consumers.keys()):
+            consumer = self._client.consumers[about]
             if consumer.connected and self._epochs.get(about) != consumer.epoch:
                 if about in self._epochs:
                     self._unsay(about)
@@ -394,11 +411,11 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def _take(self, planned: StreamOffset) -> None:
         taken = list(read_between(self._run.topics, self._offset, planned))
-        for about, ledgers in self._run.ledgers(planned).items():
-            new, held = planned.get(about), self._unacknowledged.get(about, PositionSet())
-            if new is not None and new != self._offset.get(about):
-                held = held.union(new.batch_since(self._offset.get(about), ledgers))
-                self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
+        changes = planned.changed_since(self._offset)
+        for about, ledgers in self._run.ledgers(changes).items():
+            new = changes[about].batch_since(self._offset.get(about), ledgers)
+            held = self._unacknowledged.get(about, PositionSet()).union(new)
+            self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
         self._run.report_planned(self._offset, planned)
         self._sent()
         self._offset = planned
@@ -460,6 +477,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             raise wrong
 
     def _take_in(self, about: TopicPartition, found: Acknowledgments) -> None:
+        self._run.to_report(about)
+        self._unconfirmed.add(about)
         self._said.setdefault(about, Acknowledgments()).join(found)
         held = self._unacknowledged.get(about, PositionSet())
         for messages in (*found.rejected.values(), *found.later.values()):
@@ -484,9 +503,9 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def _sent(self) -> None:
         """Rejections are said once; they wait where a report failed, or nobody is connected."""
-        for about, consumer in self._client.consumers.items():
-            if consumer.connected:
-                self._said.pop(about, None)
+        for about in list(self._said):
+            if self._client.consumers[about].connected:
+                del self._said[about]
 
     def _completed(self, about: TopicPartition, report: Report, ledgers: LedgerList) -> Report:
         """The report with the acknowledgements and rejections, and permits for a full queue."""

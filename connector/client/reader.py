@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -89,9 +90,8 @@ class MessageReader:
         with self._lock:
             begun = {about: to.cursor(self.view(about)) for about in partitions}
             begins = {about: PartitionOffset.beginning(each) for about, each in begun.items()}
-            all_of_them = dict(self._offset.items()) | begins
-            which = self._run.topics.incarnations(all_of_them)
-            self._offset = StreamOffset(all_of_them, incarnations=which)
+            moved = self._offset.with_changes(begins)
+            self._offset = replace(moved, incarnations=self._run.topics.incarnations(moved))
             self._queue = deque(each for each in self._queue if each.partition not in begun)
 
     def has_news(self) -> bool:
@@ -107,7 +107,7 @@ class MessageReader:
         """A partition of its topic."""
         return self._run.topics.view(about)
 
-    def partitions(self) -> dict[TopicPartition, PartitionView]:
+    def partitions(self) -> Mapping[TopicPartition, PartitionView]:
         """Its topic's partitions as of now."""
         with self._lock:
             self._run.topics.refresh()

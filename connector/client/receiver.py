@@ -7,7 +7,7 @@ woken by news, looks now and then besides, and learns soon when this is closed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -59,7 +59,7 @@ class Engine(Protocol):
     def view(self, about: TopicPartition) -> PartitionView:
         """A partition of which it has received something."""
 
-    def partitions(self) -> dict[TopicPartition, PartitionView]:
+    def partitions(self) -> Mapping[TopicPartition, PartitionView]:
         """Its topics' partitions as of now."""
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ ends meanwhile; left open, or aborted, it has changed nothing. Follows Pulsar's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
@@ -29,6 +29,7 @@ class Transaction(Shown):
         self._root, self._timeout_ms = root, timeout_ms
         self._rows: dict[MessageProducer, list[Row]] = {}
         self._acknowledged: dict[MessageConsumer, list[ReceivedMessage]] = {}
+        self._receipts: dict[MessageConsumer, Callable[[], None]] = {}
         self._is_open = True
 
     def publish(self, producer: MessageProducer, row: Row) -> None:
@@ -36,10 +37,16 @@ class Transaction(Shown):
         self._check_open()
         self._rows.setdefault(producer, []).append(row)
 
-    def acknowledge(self, consumer: MessageConsumer, messages: Iterable[ReceivedMessage]) -> None:
-        """Acknowledge these messages when it commits."""
+    def acknowledge(
+        self,
+        consumer: MessageConsumer,
+        messages: Iterable[ReceivedMessage],
+        await_receipt: Callable[[], None],
+    ) -> None:
+        """Acknowledge these messages when it commits, which then waits for the broker's receipt."""
         self._check_open()
         self._acknowledged.setdefault(consumer, []).extend(messages)
+        self._receipts[consumer] = await_receipt
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -50,7 +57,11 @@ class Transaction(Shown):
         }
 
     def commit(self) -> None:
-        """Let it all take effect at once. InvalidTxnStatusError if its time was over."""
+        """Let it all take effect at once. InvalidTxnStatusError if its time was over.
+
+        For consumers that want receipts it returns when the broker has their acknowledgements; if
+        that takes too long it is Timeout, and the transaction stays committed.
+        """
         self._check_open()
         self._is_open = False
         with translated():
@@ -63,6 +74,8 @@ class Transaction(Shown):
             commit_as_one(self._root, written, records, None, self._timeout_ms)
             for consumer, messages in self._acknowledged.items():
                 consumer.committed(messages)
+            for await_receipt in self._receipts.values():
+                await_receipt()
 
     def abort(self) -> None:
         """Forget it."""

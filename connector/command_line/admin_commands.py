@@ -15,9 +15,16 @@ from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.admin.messages import StoredMessage
-from pulsar_spark.connector.command_line.noun import Argument, Noun, argument, one_of, parsed
+from pulsar_spark.connector.command_line.noun import (
+    Argument,
+    Noun,
+    argument,
+    one_of,
+    pairs,
+    parsed,
+)
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.options.option_values import DURATION
+from pulsar_spark.options.option_values import DURATION, TIME
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import TopicName
 
@@ -124,6 +131,34 @@ def _truncate(admin: Admin, given: Namespace) -> Answer:
 def _last_message_id(admin: Admin, given: Namespace) -> Answer:
     last = admin.topics.last_message_id(given.name)
     return {"topic": full(given.name), "lastMessageIds": _texts(last)}, _ids(last)
+
+
+def _message_id(admin: Admin, given: Namespace) -> Answer:
+    found = admin.topics.get_message_id(given.name, parsed("--datetime", given.datetime, TIME))
+    answer = {str(number): each and str(each) for number, each in found.items()}
+    nothing = "nothing was published then or later"
+    said = [f"  partition {number}: {each or nothing}" for number, each in found.items()]
+    return {"topic": full(given.name), "messageIds": answer}, said
+
+
+def _get_properties(admin: Admin, given: Namespace) -> Answer:
+    return shown_properties(admin.topics.get_properties(given.name), full(given.name))
+
+
+def _update_properties(admin: Admin, given: Namespace) -> Answer:
+    admin.topics.update_properties(given.name, pairs("--property", given.property))
+    return _get_properties(admin, given)
+
+
+def _remove_properties(admin: Admin, given: Namespace) -> Answer:
+    admin.topics.remove_properties(given.name, *given.key)
+    return _get_properties(admin, given)
+
+
+def shown_properties(found: Mapping[str, str], whose: str) -> Answer:
+    """The properties of a topic or namespace."""
+    lines = [f"  {_text(name)}={_text(each)}" for name, each in sorted(found.items())]
+    return dict(found), lines or f"{whose} has no properties."
 
 
 def _metadata(admin: Admin, given: Namespace) -> Answer:
@@ -307,6 +342,43 @@ ABOUT_TOPICS: Final = (
     AdminCommand(
         "last-message-id", "Print the id of the last message. Pulsar: last-message-id.",
         (), _last_message_id,
+    ),
+    AdminCommand(
+        "get-message-id",
+        "Print the id of the first message behind all that were published before a time: there "
+        "reset-cursor -t goes on. Pulsar: get-message-id.",
+        (
+            argument(
+                "-d", "--datetime", required=True, metavar="TIME",
+                help="2026-01-31T12:00:00Z, or milliseconds since 1970",
+            ),
+        ),
+        _message_id,
+    ),
+    AdminCommand(
+        "get-properties", "Print the properties of a topic. Pulsar: get-properties.",
+        (), _get_properties,
+    ),
+    AdminCommand(
+        "update-properties",
+        "Give a topic properties beside those that it has. Pulsar: update-properties.",
+        (
+            argument(
+                "-p", "--property", action="append", required=True, metavar="NAME=VALUE",
+                help="as often as there are properties",
+            ),
+        ),
+        _update_properties,
+    ),
+    AdminCommand(
+        "remove-properties", "Take properties from a topic. Pulsar: remove-properties.",
+        (
+            argument(
+                "-k", "--key", action="append", required=True, metavar="NAME",
+                help="as often as there are properties to go",
+            ),
+        ),
+        _remove_properties,
     ),
     AdminCommand(
         "peek-messages",

@@ -9,6 +9,7 @@ a command needs is imported, and Spark by `demo` and `standalone` alone. Names f
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import signal
@@ -98,7 +99,9 @@ A topic is called `orders`, `tenant/namespace/orders` or `persistent://tenant/na
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; the process's exit status."""
-    arguments = parser_of(argv).parse_args(argv)
+    arguments, unknown = parser_of(argv).parse_known_args(argv)
+    if unknown:
+        arguments.group.error(_unknown(unknown, arguments.group))
     if "run" not in arguments:
         arguments.group.print_help()
         return 0 if not argv else 2
@@ -132,9 +135,18 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
+        command.set_defaults(group=command)
         if name in argv[:1]:
             import_module(module).add_to(command)
     return parser
+
+
+def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """What is said of words that a command does not know, with the nearest option."""
+    known = [name for action in parser._actions for name in action.option_strings]  # noqa: SLF001 - argparse has no other list
+    text = f"unrecognized arguments: {' '.join(words)}"
+    near = difflib.get_close_matches(words[0].partition("=")[0], known, n=1)
+    return f"{text}. Did you mean {near[0]}?" if near else text
 
 
 def pulsarlite_message(text: str) -> str | None:

@@ -14,8 +14,9 @@ from pulsar_spark.connector.command_line.admin_commands import (
     AdminCommand,
     Answer,
     register_calls,
+    shown_properties,
 )
-from pulsar_spark.connector.command_line.noun import Noun, argument
+from pulsar_spark.connector.command_line.noun import Noun, argument, pairs
 from pulsar_spark.connector.command_line.topic_policies_command import EACH, register_policies
 from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.connector.topic_log.topics import Root
@@ -67,6 +68,38 @@ def _unsubscribe(admin: Admin, given: Namespace) -> Answer:
     return answer, f"Deleted {given.sub} on {', '.join(gone) or 'no topic'}."
 
 
+def _properties(admin: Admin, given: Namespace) -> Answer:
+    return shown_properties(admin.namespaces.get_properties(given.namespace), given.namespace)
+
+
+def _set_properties(admin: Admin, given: Namespace) -> Answer:
+    words = [each for text in given.properties for each in text.split(",")]
+    admin.namespaces.set_properties(given.namespace, pairs("--properties", words))
+    return _properties(admin, given)
+
+
+def _set_property(admin: Admin, given: Namespace) -> Answer:
+    admin.namespaces.set_properties(given.namespace, {given.key: given.value})
+    return _properties(admin, given)
+
+
+def _get_property(admin: Admin, given: Namespace) -> Answer:
+    found = admin.namespaces.get_properties(given.namespace).get(given.key)
+    return found, f"{given.namespace} has no property {given.key}." if found is None else found
+
+
+def _remove_property(admin: Admin, given: Namespace) -> Answer:
+    gone = admin.namespaces.remove_property(given.namespace, given.key)
+    return gone, f"{given.namespace} has no property {given.key}." if gone is None else gone
+
+
+def _clear_properties(admin: Admin, given: Namespace) -> Answer:
+    admin.namespaces.clear_properties(given.namespace)
+    return _properties(admin, given)
+
+
+_KEY: Final = argument("-k", "--key", required=True, metavar="NAME", help="its name")
+
 register_calls(
     NAMESPACES,
     (AdminCommand(
@@ -97,6 +130,37 @@ register_calls(
                 FORCE(help="also if consumers are connected, which are thrown out"),
             ),
             _unsubscribe,
+        ),
+        AdminCommand(
+            "get-properties", "Print its properties. Pulsar: get-properties.", (), _properties
+        ),
+        AdminCommand(
+            "get-property", "Print one of them. Pulsar: get-property.", (_KEY,), _get_property
+        ),
+        AdminCommand(
+            "set-properties",
+            "Give it properties beside those that it has. Pulsar: set-properties.",
+            (
+                argument(
+                    "-p", "--properties", action="append", required=True,
+                    metavar="NAME=VALUE,...", help="split at commas; as often as you like",
+                ),
+            ),
+            _set_properties,
+        ),
+        AdminCommand(
+            "set-property", "Give it one property. Pulsar: set-property.",
+            (_KEY, argument("-v", "--value", required=True, metavar="TEXT", help="its text")),
+            _set_property,
+        ),
+        AdminCommand(
+            "remove-property",
+            "Take one from it, and print what it was. Pulsar: remove-property.",
+            (_KEY,), _remove_property,
+        ),
+        AdminCommand(
+            "clear-properties", "Take all from it. Pulsar: clear-properties.", (),
+            _clear_properties,
         ),
     ),
     _NAMESPACE,

@@ -108,7 +108,7 @@ class Command(NamedTuple):
         parser.description = self.text
         for each in (SERVICE_URL, STORAGE, *self.arguments):
             each(parser)
-        parser.set_defaults(run=partial(_run, self.done))
+        parser.set_defaults(run=partial(_run, self.done), group=parser)
 
 
 class Noun:

@@ -8,7 +8,6 @@ before it serves and after it was taken over.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
 from argparse import ArgumentParser, Namespace
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.connector.broker.broker_query import Broker, default_checkpoint, standalone
+from pulsar_spark.connector.broker.broker_query import Broker, standalone
 from pulsar_spark.connector.command_line.noun import SERVICE_URL, STORAGE, argument, pairs, root_of
 from pulsar_spark.connector.session import session, submitted_to
 from pulsar_spark.connector.topic_log.topics import Root
@@ -101,12 +100,6 @@ def _take_a_turn(
     except (BrokerBusyError, BrokerFencedError) as error:
         if not stop.is_set():
             _say(error.message)
-    except StaleCheckpointError:
-        folder = arguments.checkpoint or default_checkpoint(root, spark)
-        if "://" in folder:
-            raise
-        _say(f"Another has served since from another checkpoint: {folder} is made anew.")
-        shutil.rmtree(folder)
 
 
 def _serve(spark: SparkSession, root: Root, arguments: Namespace, stop: threading.Event) -> None:
@@ -114,16 +107,16 @@ def _serve(spark: SparkSession, root: Root, arguments: Namespace, stop: threadin
 
     def waits() -> bool:
         nonlocal told
-        if arguments.standby and not told:
+        if not told:
             _say(f"Another broker serves {root.service_url}: this one stands by.")
             told = True
-        return bool(arguments.standby) and not stop.is_set()
+        return not stop.is_set()
 
     with standalone(
         spark,
         checkpoint=arguments.checkpoint,
         state_partitions=arguments.state_partitions,
-        standby=waits,
+        standby=waits if arguments.standby else False,
         **root.options,
     ) as broker:
         _say(

@@ -45,7 +45,7 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.policies import enforces_schemas, schema_policies
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError, VerificationError
+from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError, VerificationError
 from pulsar_spark.options.option_values import DURATION, TIME
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import (
@@ -295,6 +295,12 @@ def _verify(root: Root, arguments: Namespace) -> Iterator[str]:
     from pulsar_spark.connector.verification.verify import chosen_topics, verify_topics
 
     names = chosen_topics(root, arguments.names, arguments.regex)
+    if not names:
+        which = f" whose name matches {arguments.regex}" if arguments.regex else ""
+        raise TopicNotFoundError(
+            f"There is no topic{which} in {root.service_url}, so nothing was verified. Is "
+            "--service-url the right one?"
+        )
     differences = topics = 0
     with progress_bar(unit="") as progress:
         for each in verify_topics(root, names, deep=arguments.deep, progress=progress):

@@ -11,13 +11,19 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from pulsar_spark.connector.system.broker_offset import OFFSET_RECORD, SHARD_PREFIX, BrokerOffset
-from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.system.hosted_topics import HostedTopics
+from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.views.dispatch_history import (
+    Step,
+    is_whole_from,
+    steps_of,
+    whole_steps,
+)
 from pulsar_spark.connector.views.message_sets import unread
 from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.subscriptions.broker_state import BrokerState
@@ -35,18 +41,6 @@ Point = tuple[int, Mapping[str, int]]
 """(milliseconds since 1970, backlog by subscription)."""
 
 
-@dataclass(slots=True)
-class Step:
-    """A topic partition's shards after one ledger of `__dispatch`."""
-
-    about: TopicPartition
-    written_ms: int
-    shards: Mapping[str, bytes]
-    size_bytes: int
-    backlogs: Mapping[str, int] | None = None
-    """By subscription, once they were counted."""
-
-
 class FollowedQueue:
     """What a root has, for threads that look at the same time."""
 
@@ -59,11 +53,13 @@ class FollowedQueue:
     def _begin(self) -> None:
         self._dispatch = SystemTopic(self.root, DISPATCH)
         self._place = 0
-        self._offset = BrokerOffset()
+        self._hosted = HostedTopics()
         self._shards: dict[TopicPartition, dict[str, bytes]] = {}
         self._states: dict[TopicPartition, BrokerState] = {}
         self._past: deque[Step] = deque()
         self._past_bytes = 0
+        self._whole_from: int | None = None
+        """The ledger from which on all states are known."""
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -106,7 +102,7 @@ class FollowedQueue:
 
     def set_aside(self, topic: str) -> dict[TopicPartition, str]:
         """The partitions whose broker could not step, and why."""
-        aside = self._offset.aside
+        aside = self._hosted.aside
         return {about: each.error for about, each in aside.items() if about.topic == topic}
 
     def dead_letter_topics(self) -> set[str]:
@@ -130,6 +126,7 @@ class FollowedQueue:
             for each in self._past:
                 if each.about.topic == topic:
                     steps.setdefault(each.about, []).append(each)
+        steps = {about: whole_steps(held, self._whole_from or 0) for about, held in steps.items()}
         times = sorted({each.written_ms for held in steps.values() for each in held})
         most = max(10, min(MOST_POINTS, DECODED // max(len(steps), 1)))
         return [
@@ -137,38 +134,24 @@ class FollowedQueue:
         ]
 
     def _read_up_to(self, stop: int) -> None:
-        step: Step | None = None
-        ledger_id = -1
-        for stored in self._dispatch.read(self._place, stop, keep=_is_state):
-            about, name = stored.record.about, stored.record.subscription
-            data = stored.record.data
-            if name == OFFSET_RECORD:
-                self._offset = BrokerOffset.from_json(data)
-                continue
-            shards = self._shards.setdefault(about, {})
-            if step is None or (step.about, ledger_id) != (about, stored.ledger_id):
-                self._keep(step)
-                step = Step(about, stored.publish_time_ms, {}, STEP_BYTES)
-                ledger_id = stored.ledger_id
-            step.size_bytes += len(data)
-            key = name.removeprefix(SHARD_PREFIX)
-            if data:
-                shards[key] = data
-            else:
-                shards.pop(key, None)
-            step.shards = shards
-            self._states.pop(about, None)
-        self._keep(step)
+        for step in steps_of(self._shards_up_to(stop), self._shards):
+            self._states.pop(step.about, None)
+            self._past.append(step)
+            self._past_bytes += step.new_bytes + STEP_BYTES
+            while self._past_bytes > PAST_BYTES and len(self._past) > 1:
+                self._past_bytes -= self._past.popleft().new_bytes + STEP_BYTES
         self._place = stop
 
-    def _keep(self, step: Step | None) -> None:
-        if step is None:
-            return
-        step.shards = dict(step.shards)
-        self._past.append(step)
-        self._past_bytes += step.size_bytes
-        while self._past_bytes > PAST_BYTES and len(self._past) > 1:
-            self._past_bytes -= self._past.popleft().size_bytes
+    def _shards_up_to(self, stop: int) -> Iterator[StoredRecord]:
+        first = self._dispatch.first_ledger()
+        for stored in self._dispatch.read(self._place, stop, keep=_is_state):
+            if stored.record.subscription == OFFSET_RECORD:
+                offset = BrokerOffset.from_json(stored.record.data)
+                self._hosted.apply(offset, stored.ledger_id)
+                if self._whole_from is None and (not first or is_whole_from(offset, first)):
+                    self._whole_from = stored.ledger_id
+            else:
+                yield stored
 
 
 def thin(times: list[int], most: int) -> list[int]:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Folded
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink, records_of
+from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import await_receipts, records_of
 from pulsar_spark.connector.functions.acknowledging import (
     details_of_later,
     details_of_negative,
@@ -34,7 +35,7 @@ from pulsar_spark.connector.sink.stream_writer import MessageSink, PulsarliteWri
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.topics import Root, service_url_of
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.option_values import MOST_COUNT, Delay
+from pulsar_spark.options.option_values import MOST_COUNT, Delay, milliseconds_of
 from pulsar_spark.options.options import Options, Scope
 
 if TYPE_CHECKING:
@@ -52,13 +53,18 @@ def transaction(
     application: str | None = None,
     service_url: str | None = None,
     transaction_timeout: str | None = None,
+    ack_receipt_enabled: bool = False,
+    operation_timeout: Delay | None = None,
     options: Mapping[str, str] | None = None,
 ) -> BatchTransaction:
     """A transaction, to be used with `with`; it is committed at the end of the block.
 
     With `batch_id` it takes effect once for the `application`, by default the query in whose
     `foreachBatch` it stands; where a micro-batch has two transactions, each needs an `application`
-    of its own. `options` are those of the store. InvalidOptionError if one of these can't be.
+    of its own. With `ack_receipt_enabled` the block ends when the brokers have what it has said of
+    messages, or raises, and stays committed: BrokerAbsentError if that takes longer than
+    `operation_timeout` (30 s), BrokerRefusedError if one refuses. `options` are those of the store.
+    InvalidOptionError if one of these can't be.
     """
     if application is not None and batch_id is None:
         raise InvalidOptionError("application needs batch_id: the number of this transaction.")
@@ -70,9 +76,16 @@ def transaction(
     given = {**common, "transactional": "true"}
     if transaction_timeout is not None:
         given["transactionTimeout"] = transaction_timeout
+    if operation_timeout is not None and not ack_receipt_enabled:
+        raise InvalidOptionError("operation_timeout needs ack_receipt_enabled: it is how long.")
     parsed = Options.parse(given, Scope.BATCH_WRITE)
-    timeout_ms = parsed["transactionTimeout"]
-    return BatchTransaction(common, Root.of(parsed), batch_id, application, timeout_ms)
+    timeout_ms, receipt_ms = parsed["transactionTimeout"], None
+    if ack_receipt_enabled:
+        receipt_ms = int(parsed["operationTimeout"])
+        if operation_timeout is not None:
+            receipt_ms = milliseconds_of(operation_timeout)
+    root = Root.of(parsed)
+    return BatchTransaction(common, root, batch_id, application, timeout_ms, receipt_ms)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +97,7 @@ class BatchTransaction:
     _batch_id: int | None
     _application: str | None
     _timeout_ms: int
+    _receipt_within_ms: int | None
     _written: list[WrittenTopic] = field(default_factory=list)
     _said: dict[str, list[Folded]] = field(default_factory=dict)
     _is_open: bool = False
@@ -105,6 +119,8 @@ class BatchTransaction:
             for record in records_of(self._root, subscription, found)
         ]
         commit_as_one(self._root, self._written, records, application, self._timeout_ms)
+        if self._receipt_within_ms is not None:
+            await_receipts(self._root, records, self._receipt_within_ms)
 
     def write(
         self, df: DataFrame, *, topic: str | None = None, options: Mapping[str, str] | None = None

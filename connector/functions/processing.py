@@ -182,15 +182,13 @@ class Processor:
         rows = batch.slice(start, stop - start)
         if self.tracing is not None:
             _set_up(self.tracing)
-        call = partial(self._one, function=traced(self.function))
+        within = traced(self.function)
+        call = partial(self._one, function=within or self.function)
         try:
-            messages = list(messages_of(rows))
-        except (ValueError, ArithmeticError):  # Python has no such text, or date: whose is it?
-            for row in range(rows.num_rows):
-                yield _outcome(lambda one: call(*messages_of(one)), rows.slice(row, 1))
-            return
-        for message in messages:
-            yield _outcome(call, message)
+            yield from _each(call, rows)
+        finally:
+            if within is not None:
+                within.close()
         if self.tracing is not None:
             flush()
 
@@ -238,6 +236,18 @@ def _set_up(tracing: Callable[[], object]) -> None:
 
 
 # -- outcomes --------------------------------------------------------------------------------------
+
+
+def _each(call: Callable[[Message], bytes], rows: pa.RecordBatch) -> Iterator[bytes]:
+    """The outcome of each message."""
+    try:
+        messages = list(messages_of(rows))
+    except (ValueError, ArithmeticError):  # Python has no such text, or date: whose is it?
+        for row in range(rows.num_rows):
+            yield _outcome(lambda one: call(*messages_of(one)), rows.slice(row, 1))
+        return
+    for message in messages:
+        yield _outcome(call, message)
 
 
 def _outcome(function: Callable[[Any], bytes], argument: Any) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 from pulsar_spark.connector.system.subscription_admin import subscriptions
@@ -65,6 +66,14 @@ class InactiveTopics:
         self._quiet.pop(ledger.folder)
         sweep_deleted(self._root.store, ledger.folder, ledger.topic)
         return True
+
+    def until_s(self, ledger: ManagedLedger, policies: Mapping[str, Applied]) -> float:
+        """When to look at it again, though nothing happens there; inf is never."""
+        keep_ms = policies["retention_time_ms"].value
+        if ledger.folder not in self._quiet or keep_ms == INFINITE:
+            return inf
+        wait_ms: int = max(policies["max_inactive_duration_ms"].value, keep_ms)
+        return self._quiet[ledger.folder][1] + wait_ms / 1000
 
     def _is_used(self, ledger: ManagedLedger, mode: str) -> bool:
         """By a producer that registered, a connected consumer, or a subscription, as of now."""

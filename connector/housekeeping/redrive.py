@@ -30,7 +30,7 @@ from pulsar_spark.connector.source.input_partition import MessageInputPartition,
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.partition_view import rows_left
 from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS
-from pulsar_spark.connector.system.broker_offset import last_shards
+from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import Progress, unseen

@@ -49,7 +49,7 @@ UNREAD, HELD, WAITING, ACKNOWLEDGED, GONE = range(5)
 STATES: Final = {
     UNREAD: ("with nobody yet", "#88889055"),
     HELD: ("with a consumer", COLOURS[1]),
-    WAITING: ("to come again later", COLOURS[4]),
+    WAITING: ("to come later", COLOURS[4]),
     ACKNOWLEDGED: ("acknowledged", COLOURS[0]),
 }
 """What a message of a subscription can be: its meaning and its colour. GONE has none."""

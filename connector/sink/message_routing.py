@@ -100,21 +100,25 @@ class MessageRouting:
 
 def message_router(options: Options) -> MessageRouter | None:
     """The user's router, imported; None without one. InvalidOptionError if it can't be imported."""
-    path = options["messageRouter"]
+    return imported(options, "messageRouter", "(messages, partitions)")
+
+
+def imported(options: Options, option: str, takes: str) -> Callable[..., Any] | None:
+    """The function that an option names; None without one. InvalidOptionError if there is none."""
+    path = options[option]
     if path is None:
         return None
     try:
         found: Any = pkgutil.resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidOptionError(
-            f"messageRouter {path} can't be imported: {error}. It takes package.module:function; "
+            f"{option} {path} can't be imported: {error}. It takes package.module:function; "
             "the module has to be installed wherever Spark runs Python, or sent there with "
             "addPyFile."
         ) from error
     if not callable(found):
         raise InvalidOptionError(
-            f"messageRouter {path} is a {type(found).__name__}: it has to be a function of "
-            "(messages, partitions)."
+            f"{option} {path} is a {type(found).__name__}: it has to be a function of {takes}."
         )
-    router: MessageRouter = found
-    return router
+    function: Callable[..., Any] = found
+    return function

@@ -8,7 +8,7 @@ Follows Pulsar's `TypedMessageBuilderImpl` and `ProducerImpl`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,6 +26,8 @@ PAYLOAD_SIZE: Final = "payload_size"
 """A column beside a message's own, which is not stored: the bytes of its value."""
 _TIME = MESSAGE_SCHEMA.field("publish_time").type
 _DELAY = pa.duration("us")
+_PROPERTIES: Final = MESSAGE_SCHEMA.field("properties").type
+_PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 _TEXTS = ("topic", "key", "properties", "producer_name")
 
 
@@ -38,8 +40,8 @@ class Numbering(NamedTuple):
     def filled(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches; rows that name neither producer nor sequence id have these.
 
-        A row that names one of them stays as it is: with a producer's name, ids of ours could be
-        taken for some that it has used before.
+        A row that names a producer alone has no id: one of ours could be taken for some that it
+        has used before. One with an id alone is refused, as nobody counts so.
         """
         first = self.first
         for batch in batches:
@@ -59,6 +61,36 @@ class Numbering(NamedTuple):
             bare = pc.and_(pc.is_null(names), pc.is_null(known))
             mine, ids = pc.if_else(bare, mine, names), pc.if_else(bare, ids, known)
         return pa.RecordBatch.from_pydict({**columns, "producer_name": mine, "sequence_id": ids})
+
+
+def with_properties(
+    batches: Iterable[pa.RecordBatch], added: Mapping[str, str], unless: str
+) -> Iterator[pa.RecordBatch]:
+    """The batches; rows that don't have the property `unless` have those that are added."""
+    for batch in batches:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        known = columns.get("properties", pa.nulls(batch.num_rows, _PROPERTIES))
+        columns["properties"] = _with_pairs(known.cast(_PROPERTIES), added, unless)
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def _with_pairs(known: pa.MapArray, added: Mapping[str, str], unless: str) -> pa.MapArray:
+    lists, more = known.cast(_PAIRS), len(added)
+    counts, pairs = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(), lists.flatten()
+    new = (pa.array([*added]), pa.array([*added.values()]))
+    if not len(pairs):
+        ends = np.arange(0, len(known) * more + 1, more, dtype=np.int32)
+        every = pa.array(np.tile(np.arange(more), len(known)))
+        return pa.MapArray.from_arrays(pa.array(ends), *(each.take(every) for each in new))
+    bare = np.ones(len(known), bool)
+    told = pc.equal(pairs.field(0), unless).to_numpy(zero_copy_only=False)
+    bare[np.repeat(np.arange(len(known)), counts)[told]] = False
+    places = np.repeat(np.cumsum(counts)[bare], more)
+    numbers = np.tile(np.arange(more) + len(pairs), len(places) // more)
+    order = pa.array(np.insert(np.arange(len(pairs)), places, numbers))
+    ends = np.concatenate([[0], np.cumsum(counts + bare * more)]).astype(np.int32)
+    held = (pa.concat_arrays([pairs.field(place), each]) for place, each in enumerate(new))
+    return pa.MapArray.from_arrays(pa.array(ends), *(each.take(order) for each in held))
 
 
 def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int) -> pa.Table:
@@ -83,6 +115,7 @@ def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int)
     if options["producerName"]:
         names = columns.get("producer_name", pa.nulls(rows.num_rows, pa.string()))
         columns["producer_name"] = pc.fill_null(names, options["producerName"])
+    _check_numbered(columns.get("producer_name"), columns.get("sequence_id"), topic)
     deliver_at = _delivery_times(rows, columns.get("deliver_at"), options, topic, now_ms)
     if deliver_at is not None:
         columns["deliver_at"] = deliver_at
@@ -107,6 +140,19 @@ def payload_sizes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
     """Bytes of each value, shape (rows,); 0 for a null."""
     lengths: NDArray[np.int32] = pc.fill_null(pc.binary_length(values), 0).to_numpy()
     return lengths.astype(np.int64)
+
+
+def _check_numbered(names: pa.Array | None, ids: pa.Array | None, topic: str) -> None:
+    """InvalidMessageError if a row has a sequence id, and nobody who counts so."""
+    if ids is None or ids.null_count == len(ids):
+        return
+    orphans = ids.drop_null() if names is None else ids.filter(pc.is_null(names)).drop_null()
+    if len(orphans):
+        raise InvalidMessageError(
+            f"A message for {topic} has sequence_id {orphans[0]} and no producer_name, so nobody "
+            "can tell whose number that is. Give a column producer_name or the option "
+            "producerName; or leave sequence_id out, and both are filled in."
+        )
 
 
 def _delivery_times(

@@ -8,8 +8,9 @@ effect. Spark's shell around `message_writer` and `publishing`, and the sink tha
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any, Final, Protocol
 
@@ -25,12 +26,13 @@ from pyspark.sql.types import StructType
 from pulsar_spark.connector.schema.schema_records import fastavro
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, look_ahead
 from pulsar_spark.connector.schema.schema_types import as_struct, check_fits, definition_of
-from pulsar_spark.connector.sink.message_routing import message_router
+from pulsar_spark.connector.sink.message_routing import imported, message_router
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.sink.outgoing_messages import Numbering
+from pulsar_spark.connector.sink.outgoing_messages import Numbering, with_properties
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.spark.message_columns import check_write_schema
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
+from pulsar_spark.connector.telemetry import tracing
 from pulsar_spark.connector.telemetry.stats_recorder import ProducerStatsRecorder, let_be_heard
 from pulsar_spark.connector.topic_log.non_persistent import check_publishing
 from pulsar_spark.connector.topic_log.producer_connection import claim_of
@@ -151,7 +153,19 @@ class MessageSink:
     ) -> list[WrittenTopic]:
         if numbering is not None and not self.options["producerName"]:
             batches = numbering.filled(batches)
-        return write_messages(batches, self.options, self._root, self._schema)
+        if (function := imported(self.options, "tracing", "no arguments")) is not None:
+            _set_up(function)
+        topic = self.options["topic"]
+        with tracing.publishing(topic and str(TopicName.parse(topic))) as span:
+            if span is not None and (context := tracing.headers()):
+                batches = with_properties(batches, context, unless=tracing.TRACEPARENT)
+            found = write_messages(batches, self.options, self._root, self._schema)
+            if span is not None:
+                ledgers = (ledger for each in found for ledger in each.ledgers)
+                tracing.count(span, sum(each.batch_sizes.messages for each in ledgers))
+        if span is not None:
+            tracing.flush()
+        return found
 
     def commit(
         self,
@@ -191,6 +205,12 @@ def _recorder(root: Root, interval_s: int, topic: str, producer: str) -> Produce
     return _recorders[place]
 
 
+@cache
+def _set_up(function: Callable[[], object]) -> None:
+    """Once in a process."""
+    function()
+
+
 def numbering_of(application: str, version: int, context: TaskContext) -> Numbering:
     """What a task fills in, of the write with that version of an application."""
     first = version % MOST_WRITES * ROWS_OF_A_TASK
@@ -221,6 +241,7 @@ def _checked(options: Options, root: Root, schema: StructType) -> SinkSchema | N
             "A sink takes one topic. For several, give the rows a column named topic."
         )
     message_router(options)
+    imported(options, "tracing", "no arguments")
     if options["topic"]:
         topic = check_user_topic(TopicName.parse(options["topic"]), "written")
         check_publishing(str(topic), options)

@@ -66,10 +66,9 @@ def plan_tasks(
 
     DataLossError if messages of it were trimmed after it was planned.
     """
-    changed = [(about, offset) for about, offset in ended.items() if offset != begun.get(about)]
-    topics.open_all(about.topic for about, _ in changed)
-    topics.check_incarnations(ended)
-    changed = [each for each in changed if topics.is_open(each[0])]
+    changed = ended.changed_since(begun)
+    topics.open_all(about.topic for about in changed)
+    topics.check_incarnations(ended, changed)
     ranges: Ranges = {}
 
     def add(view: PartitionView, attempts: Sets, counts: Sets) -> None:
@@ -82,7 +81,9 @@ def plan_tasks(
         for about in released.partitions:
             counts = {released.failures: released.of(about)}
             add(topics.view(about), released.attempts(about), counts)
-    for about, offset in changed:
+    for about, offset in changed.items():
+        if not topics.is_open(about):
+            continue
         view, since = topics.view(about), begun.get(about)
         _check_nothing_lost(topics, view, since, offset)
         add(view, offset.attempts_since(since, view.ledgers), offset.redelivery_counts)

@@ -1,9 +1,11 @@
 """The place of an offset: in Spark's checkpoint if it is small, else in a file that it names.
 
 Invariants: an offset in the checkpoint stays below 64 KB (Spark keeps a hundred of them, and
-prints each three times in its progress); a spilled one is named after its owner and contents, so
-writing it twice is harmless, and no query deletes a file that another checkpoint names; the file is
-durable before the checkpoint names it. The owner is a checkpoint's, and is known from its offsets.
+prints each three times in its progress); one of many partitions is a spilled one and what changed
+since, so that it costs what changed; a spilled one is whole, and named after its owner and
+contents, so writing it twice is harmless, and no query deletes a file that another checkpoint
+names; the file is durable before the checkpoint names it. The owner is a checkpoint's, and is known
+from its offsets.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import hashlib
 import json
 import uuid
 from collections import deque
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.topics import Root
@@ -23,11 +26,17 @@ from pulsar_spark.records.stored_record import StoredFormat, readable
 from pulsar_spark.topic_name import TopicName
 
 LARGEST_INLINE_BYTES = 48 * 1024
-"""The longest text of an offset that is not spilled."""
+"""The longest text of an offset, or of what changed since a spilled one."""
+WHOLE_PARTITIONS = 100
+"""An offset of more partitions is written as what changed since a spilled one."""
 SPILLED_KEPT = 1000
 """The spilled offsets that a query keeps of its own; Spark asks for the last hundred at most."""
-SPILLED_FORMAT = StoredFormat("A spilled offset", version=1, remedy="Start with a new checkpoint.")
+SPILLED_FORMAT = StoredFormat("A spilled offset", version=2, remedy="Start with a new checkpoint.")
 """The format of the value that names the file. The file is named after its SHA-256."""
+UNCHANGED_VERSION: Final = 1
+"""The version of a value without changes: it has nothing that version 1 had not."""
+REMEMBERED: Final = 2
+"""A micro-batch has two offsets."""
 
 
 class OffsetStore:
@@ -35,30 +44,38 @@ class OffsetStore:
 
     def __init__(self, root: Root) -> None:
         self._root = root
-        self._last: tuple[dict[str, Any], StreamOffset] | None = None
+        self._known: deque[tuple[dict[str, Any], StreamOffset]] = deque(maxlen=REMEMBERED)
+        self._wholes: dict[str, StreamOffset] = {}
+        """The spilled offsets that were used last, by path; the last is the one to go on from."""
         self._owner = uuid.uuid4().hex
         self._spilled: deque[str] | None = None
 
     def save(self, offset: StreamOffset) -> dict[str, Any]:
-        """The JSON value for the checkpoint."""
-        value = offset.to_json_value()
-        text = json.dumps(value, separators=(",", ":"))
-        if len(text) > LARGEST_INLINE_BYTES:
-            value = self._spill(offset, text.encode())
-        self._last = (value, offset)
+        """The JSON value for the checkpoint; that of an equal offset, if it was the last."""
+        if self._known and _equal(self._known[-1][1], offset):
+            return self._known[-1][0]
+        value = None
+        if len(offset.partitions or ()) <= WHOLE_PARTITIONS:
+            value = _unless_large(offset.to_json_value())
+        if value is None:
+            value = _unless_large(self._changes(offset))
+        if value is None:
+            offset = offset.settled()
+            value = self._spill(offset)
+        self._known.append((value, offset))
         return value
 
     def load(self, value: dict[str, Any]) -> StreamOffset:
         """Read `save`. CorruptFileError or FutureVersionError if it can't be."""
-        if self._last is not None and self._last[0] == value:
-            return self._last[1]
-        path = value.get("spilled")
-        if path is None:
-            return StreamOffset.from_json_value(value)
-        SPILLED_FORMAT.check_version(value.get("version"))
-        data = read_hashed(self._root.store, str(path), "it has an offset")
-        self._owner = str(path).rpartition("/")[2].partition("-")[0]
-        return _offset(data, str(path))
+        for known, offset in self._known:
+            if known == value:
+                return offset
+        if "spilled" in value:
+            offset = self._read_spilled(value)
+        else:
+            offset = StreamOffset.from_json_value(value)
+        self._known.append((value, offset))
+        return offset
 
     def release(self, committed: dict[str, Any]) -> None:
         """Spark has committed that offset: delete spilled ones that nobody asks for any more."""
@@ -66,7 +83,45 @@ class OffsetStore:
         while len(spilled) > SPILLED_KEPT and spilled[0] != committed.get("spilled"):
             self._root.store.delete(spilled.popleft())
 
-    def _spill(self, offset: StreamOffset, data: bytes) -> dict[str, Any]:
+    def _changes(self, offset: StreamOffset) -> dict[str, Any] | None:
+        """The offset as what changed since the last spilled one; None if there is none."""
+        if not self._wholes:
+            return None
+        path, whole = list(self._wholes.items())[-1]
+        same = offset.incarnations == whole.incarnations
+        changed = replace(
+            offset,
+            partitions=offset.changed_since(whole),
+            incarnations={} if same else offset.incarnations,
+        )
+        changes = changed.to_json_value()
+        if not same:
+            changes.setdefault("incarnations", {})
+        return {"changes": changes, "spilled": path, "version": SPILLED_FORMAT.version}
+
+    def _read_spilled(self, value: dict[str, Any]) -> StreamOffset:
+        SPILLED_FORMAT.check_version(value.get("version"))
+        path = str(value["spilled"])
+        if path not in self._wholes:
+            data = read_hashed(self._root.store, path, "it has an offset")
+            self._remember(path, _offset(data, path))
+        whole = self._wholes[path]
+        self._owner = path.rpartition("/")[2].partition("-")[0]
+        if "changes" not in value:
+            return whole
+        changed = StreamOffset.from_json_value(value["changes"])
+        if "incarnations" not in value["changes"]:
+            changed = replace(changed, incarnations=whole.incarnations)
+        partitions = whole.with_changes(changed.partitions or {}).partitions
+        return replace(changed, partitions=partitions)
+
+    def _remember(self, path: str, whole: StreamOffset) -> None:
+        self._wholes[path] = whole
+        if len(self._wholes) > REMEMBERED:
+            del self._wholes[next(iter(self._wholes))]
+
+    def _spill(self, offset: StreamOffset) -> dict[str, Any]:
+        data = json.dumps(offset.to_json_value(), separators=(",", ":")).encode()
         topic = TopicName.parse(next(iter(offset.items()))[0].topic)
         folder = join(topic.storage_path, "offsets")
         prefix = join(folder, f"{self._owner}-")
@@ -78,7 +133,22 @@ class OffsetStore:
         self._root.store.put_if_absent(path, stored)
         if path not in self._spilled:
             self._spilled.append(path)
-        return {"spilled": path, "version": SPILLED_FORMAT.version}
+        self._remember(path, offset)
+        return {"spilled": path, "version": UNCHANGED_VERSION}
+
+
+def _unless_large(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    if value is None or len(json.dumps(value, separators=(",", ":"))) > LARGEST_INLINE_BYTES:
+        return None
+    return value
+
+
+def _equal(one: StreamOffset, other: StreamOffset) -> bool:
+    """Whether they are equal; costs what they do not share."""
+    alike = replace(one, partitions=None) == replace(other, partitions=None)
+    if not alike or one.is_symbolic != other.is_symbolic:
+        return False
+    return not one.changed_since(other) and not other.changed_since(one)
 
 
 def write_hashed(store: ObjectStore, prefix: str, data: bytes) -> str:

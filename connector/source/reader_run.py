@@ -8,7 +8,10 @@ The host keeps the offset. Spark's source and `MessageReader` host it. Follows P
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pulsar_spark.connector.source.micro_batch import admission
+from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.start_positions import StartPosition
 from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
 from pulsar_spark.connector.topic_log.topics import Root
@@ -27,6 +30,10 @@ class ReaderRun:
         self._clock = root.clock
         self._admission = admission(options, self._clock.monotonic_s())
         self._connected: set[TopicPartition] = set()
+        self._looked: StreamOffset | None = None
+        """The offset behind which it looked last."""
+        self.waiting: set[TopicPartition] = set()
+        """The partitions in which it found something then, or something has happened since."""
 
     @property
     def last_planned_s(self) -> float:
@@ -41,33 +48,60 @@ class ReaderRun:
 
         A partition that the changed options no longer name stays where it was.
         """
-        self.topics.check_incarnations(begun)
-        offsets = dict(begun.items())
-        views = self.topics.partitions()
+        views, at = self.topics.partitions(), self._to_look_at(begun)
+        self.topics.check_incarnations(begun, at)
         if begun.is_symbolic:
             self.start.check_topics(views)
+        changes: dict[TopicPartition, PartitionOffset] = {}
         waiting: dict[TopicPartition, Waiting] = {}
-        for about, view in views.items():
-            if about not in offsets:
-                is_new = not begun.is_symbolic or about.topic in self.topics.made
-                where = StartPosition("earliest") if is_new else self.start
-                offsets[about] = PartitionOffset.beginning(where.cursor(view))
-            if about not in self._connected and not is_persistent(about.topic):
-                # Older messages are not for this run, whatever the last one has read.
-                origin = StartPosition("latest").cursor(view)
-                offsets[about] = PartitionOffset.beginning(origin, offsets[about].epoch + 1)
-            self._connected.add(about)
-            cursor = view.check_present(offsets[about].cursor)
-            if cursor is not offsets[about].cursor:  # so that a loss is reported once
-                offsets[about] = offsets[about].planned(cursor)
+        for about in at:
+            view, before = views[about], begun.get(about)
+            offset = self._beginning(about, view, before, is_first=begun.is_symbolic)
+            cursor = view.check_present(offset.cursor)
+            if cursor is not offset.cursor:  # so that a loss is reported once
+                offset = offset.planned(cursor)
+            if offset != before:
+                changes[about] = offset
             end = self.topics.end_of(about)
             waiting[about] = Waiting(cursor, view.ledgers, end, view.uncounted)
         now_s = None if self.topics.ends else self._clock.monotonic_s()
         taken = self._admission.admit(waiting, now_s)
         for about, messages in taken.items():
             passed = waiting[about].with_uncounted(messages)
-            cursor = offsets[about].cursor.acknowledge(passed).advance(waiting[about].ledgers)
-            offsets[about] = offsets[about].planned(cursor)
-        changed = begun.is_symbolic or offsets != dict(begun.items())
-        named = self.topics.incarnations(offsets)
-        return StreamOffset(offsets, incarnations=named) if changed else None
+            place = changes.get(about) or begun.get(about)
+            assert place is not None, "it is there, or began now"
+            cursor = place.cursor.acknowledge(passed).advance(waiting[about].ledgers)
+            changes[about] = place.planned(cursor)
+        self.waiting = {*changes, *(about for about, each in waiting.items() if each.count(1))}
+        self._looked = begun
+        if not (changes or begun.is_symbolic):
+            return None
+        planned = begun.with_changes(changes)
+        return replace(planned, incarnations=self.topics.incarnations(planned))
+
+    def _to_look_at(self, begun: StreamOffset) -> list[TopicPartition]:
+        """The partitions with something new since the last look, and where messages wait."""
+        views = self.topics.partitions()
+        self.waiting |= self.topics.changed()
+        moved = views if self._looked is None else begun.changed_since(self._looked)
+        return sorted(about for about in {*self.waiting, *moved} if about in views)
+
+    def _beginning(
+        self,
+        about: TopicPartition,
+        view: PartitionView,
+        offset: PartitionOffset | None,
+        *,
+        is_first: bool,
+    ) -> PartitionOffset:
+        """Where the partition is: in the offset, or at its beginning for this run."""
+        if offset is None:
+            is_new = not is_first or about.topic in self.topics.made
+            where = StartPosition("earliest") if is_new else self.start
+            offset = PartitionOffset.beginning(where.cursor(view))
+        if about not in self._connected and not is_persistent(about.topic):
+            # Older messages are not for this run, whatever the last one has read.
+            origin = StartPosition("latest").cursor(view)
+            offset = PartitionOffset.beginning(origin, offset.epoch + 1)
+        self._connected.add(about)
+        return offset

@@ -12,6 +12,7 @@ Follows Spark's `KafkaMicroBatchStream`. What Spark calls, and when: ARCHITECTUR
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -39,9 +40,12 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
+from pulsar_spark.topic_name import TopicPartition
 
 LONGEST_WAIT_S = 0.2
 """How long a look waits for news before it says that there is none: Spark asks 100 times a s."""
+MOST_TOLD = 100
+"""The partitions of which a query's progress tells, whatever they have: Spark keeps a hundred."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,6 +58,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._offsets = OffsetStore(topics.root)
         self._checked = False
         self._stats: ConsumerStatsRecorder | None = None
+        self._look_s = 0.0
+        """When to look for news again."""
         self._planned = 0
         """The number of messages of the last micro-batch, which are not acknowledged yet."""
 
@@ -69,11 +75,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Of each partition the last position, and the lag, for the query's progress."""
+        """Of each partition the last position, and the lag, for the query's progress.
+
+        Of more than MOST_TOLD partitions those are left out that have no backlog and no news.
+        """
+        every = self._topics.partitions()
+        told = sorted(self._behind() & every.keys()) if len(every) > MOST_TOLD else every
         topics: dict[str, dict[str, Any]] = {}
-        for (topic, number), view in self._topics.partitions().items():
-            topics.setdefault(topic, {})[str(number)] = self._progress(view)
-        return {"topics": topics, "version": 1} if topics else None
+        for about in told:
+            progress = topics.setdefault(about.topic, {})
+            progress[str(about.partition)] = self._progress(every[about])
+        return {"topics": topics, "version": 1} if every else None
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         batches = read_values(partition.value, self._schema, self._values)
@@ -92,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._stats is None:
             return
         messages = size = 0
-        for about, offset in planned.items():
+        for about, offset in planned.changed_since(begun).items():
             view = self._topics.view(about)
             ledgers = view.ledgers
             found = offset.batch_since(begun.get(about), ledgers)
@@ -111,9 +123,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stats.acknowledged(self._planned)
         self._planned = 0
 
+    @property
+    def _may_look(self) -> bool:
+        """Whether it is time to look for news: on an object store seldom, however often Spark asks.
+
+        Spark asks no other source of the query before the answer is there.
+        """
+        return self._topics.ends or self._clock.monotonic_s() >= self._look_s
+
     def _pause(self, news_s: float) -> None:
-        quiet_s = self._clock.monotonic_s() - news_s
-        self._clock.sleep(pause_s(quiet_s, remote=self._topics.root.store.remote))
+        now_s = self._clock.monotonic_s()
+        if not self._topics.root.store.remote:
+            self._clock.sleep(pause_s(now_s - news_s, remote=False))
+            return
+        if now_s >= self._look_s:
+            self._look_s = now_s + pause_s(now_s - news_s, remote=True)
+        self._clock.sleep(min(self._look_s - now_s, LONGEST_WAIT_S))
 
     def _progress(self, view: PartitionView) -> dict[str, Any]:
         """What is said of a partition: how many messages are behind, and how old the oldest is."""
@@ -128,6 +153,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lag(self, view: PartitionView) -> Lag | None:
         """How far behind the query is; None while that is not known."""
+        raise NotImplementedError
+
+    def _behind(self) -> set[TopicPartition]:
+        """The partitions that may have a backlog, or had news in the last micro-batch."""
         raise NotImplementedError
 
     def _check(self, offset: StreamOffset | None = None) -> None:
@@ -170,7 +199,8 @@ class PulsarliteStreamReader(StreamReader):
             )
         deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
         while True:
-            self._topics.refresh()
+            if self._may_look:
+                self._topics.refresh()
             planned = self._run.plan(begun)
             if planned is not None:
                 self._run.planned()
@@ -190,6 +220,9 @@ class PulsarliteStreamReader(StreamReader):
     def _lag(self, view: PartitionView) -> Lag | None:
         offset = self._at.get(view.about)
         return None if offset is None else Lag.behind(offset.cursor, view)
+
+    def _behind(self) -> set[TopicPartition]:
+        return self._run.waiting
 
 
 class PulsarliteReader(DataSourceReader):
@@ -214,7 +247,8 @@ class PulsarliteReader(DataSourceReader):
             check_kept(about.topic)
             start = view.check_present(self._start.cursor(view))
             offsets[about] = PartitionOffset.beginning(start).planned(self._end.cursor(view))
-        end = StreamOffset(offsets, incarnations=self._topics.incarnations(offsets))
+        end = StreamOffset(offsets)
+        end = replace(end, incarnations=self._topics.incarnations(end))
         tasks = plan_tasks(self._topics, StreamOffset(), end)
         tasks = tasks or [MessageInputPartition(self._topics.root, ())]
         return list(map(InputPartition, tasks))

@@ -3,7 +3,7 @@
 Invariants: nothing is opened before it is asked for, so a reader that is only built costs
 nothing; a topic that was found stays; a name with a partition suffix means that partition alone; a
 topic is made only for a stream, never one that its checkpoint has read, and is read from its first
-message by whoever made it.
+message by whoever made it; a look costs the topics that have news, however many there are.
 Follows Pulsar's `MultiTopicsConsumerImpl` and `PatternMultiTopicsConsumerImpl`.
 """
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cached_property
 
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.news import NewsWatch
+from pulsar_spark.connector.topic_log.news import REMOTE_BUSY_S, NewsWatch
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
 from pulsar_spark.connector.topic_log.policies import KEPT, check_creation, receive_from
 from pulsar_spark.connector.topic_log.topics import Root
@@ -50,16 +50,27 @@ class SubscribedTopics:
         """Topics that were made here: nothing was published to them before."""
         self._absent = absent
         self._read_before: set[str] = set()
+        self._unopened: list[TopicName] | None = None
+        """Of the topics that are named those that are still to be opened."""
         self._pattern: str | None = options["topicsPattern"]
         self._interval_s = options["topicDiscoveryInterval"] / 1000
         self._looked_s = -math.inf
         self._ledgers: dict[str, ManagedLedger] = {}
         self._seen: dict[str, int] = {}
-        """The last commit of each topic at the last look."""
-        self._news = NewsWatch(root.store)
+        """The last commit of each topic at the last look, ..."""
+        self._grown: dict[str, int] = {}
+        """... and how many partitions it had."""
+        self._changed: set[str] = set()
+        """The topics that are open and changed since `changed` was asked."""
+        self._later: set[str] = set()
+        """Of the open topics those that are not the first of their name."""
+        self.news = NewsWatch(root.store)
+        """Who has announced that something happens."""
         self._busy: set[str] = set()
         """The topics whose logs the last look asked."""
         self._views: dict[TopicPartition, PartitionView] = {}
+        self._partitions: dict[TopicPartition, PartitionView] | None = None
+        """As of the last look; None where a topic came, went or grew since it was asked for."""
         self._ends_at: dict[TopicPartition, Position] | None = None
 
     @cached_property
@@ -73,6 +84,17 @@ class SubscribedTopics:
             )
         return [TopicName.parse(text) for text in texts]
 
+    def ask(self) -> None:
+        """Look for announcements, and for commits where some were lately, for `refresh`."""
+        busy = [self._ledgers[each] for each in self._busy if each in self._ledgers]
+        self.root.store.at_once([self.news.ask, *(each.ask for each in busy)])
+
+    def forget(self) -> None:
+        """No `refresh` has followed."""
+        self.news.forget()
+        for each in self._ledgers.values():
+            each.forget()
+
     def refresh(self) -> bool:
         """Take in new commits, new partitions and new topics; False if there were none.
 
@@ -80,57 +102,111 @@ class SubscribedTopics:
         TopicDeletedError if it was deleted since it was opened. One that a pattern has found is
         left out then.
         """
-        undecided = {name for name, ledger in self._ledgers.items() if ledger.is_undecided}
-        self._busy = self._news.busy(self._ledgers) | undecided
-        seen = self._seen
-        for topic in sorted(self._busy):
-            self._refresh(topic)
-        for name in self._names:
+        undecided = {
+            topic
+            for topic in self._busy & self._ledgers.keys()
+            if self._ledgers[topic].is_undecided
+        }
+        self._busy = self.news.busy(self._ledgers) | undecided
+        found = False
+        for has_news in self.root.store.answers(self._refresh, sorted(self._busy)):
+            found |= has_news
+        opened = len(self._ledgers)
+        if self._unopened is None:
+            self._unopened = self._names
+        for name in self._unopened:
             self._open_named(name)
+        self._unopened = [
+            each for each in self._unopened if each.partitioned_topic_name not in self._ledgers
+        ]
         self._discover()
-        self._seen = {name: ledger.state.number for name, ledger in self._ledgers.items()}
-        return self._seen != seen
+        return found or len(self._ledgers) != opened
 
-    def _refresh(self, topic: str) -> None:
+    def _refresh(self, topic: str) -> bool:
+        """Take in the topic's news; whether there were any."""
+        ledger = self._ledgers[topic]
         try:
-            self._ledgers[topic].refresh()
+            ledger.refresh()
         except TopicDeletedError as error:
             if topic in self._named:
                 raise
             _log.warning("Read no more: %s", error.message)
-            del self._ledgers[topic]
-            self._views = {a: each for a, each in self._views.items() if a.topic != topic}
+            self._close(topic)
+            return True
+        return self._take_in(topic, ledger)
 
-    @property
+    def _take_in(self, topic: str, ledger: ManagedLedger) -> bool:
+        """Note the state of an open topic; whether it is another one than was seen last."""
+        state = ledger.state
+        if self._seen.get(topic) == state.number:
+            return False
+        self._seen[topic] = state.number
+        self._changed.add(topic)
+        if state.incarnation:
+            self._later.add(topic)
+        if self._grown.get(topic) != state.partitions:
+            self._grown[topic] = state.partitions
+            self._partitions = None
+        return True
+
+    def _open(self, topic: str, ledger: ManagedLedger) -> None:
+        self._ledgers[topic] = ledger
+        self._busy.add(topic)  # it may end in an open transaction
+        self._take_in(topic, ledger)
+
+    def _close(self, topic: str) -> None:
+        del self._ledgers[topic]
+        for kept in (self._seen, self._grown):
+            kept.pop(topic, None)
+        self._later.discard(topic)
+        self._partitions = None
+        self._views = {a: each for a, each in self._views.items() if a.topic != topic}
+
+    def changed(self) -> set[TopicPartition]:
+        """The partitions of the topics that were opened or have changed since the last call."""
+        every = self.partitions()
+        topics, self._changed = self._changed, set()
+        return {
+            about
+            for topic in topics
+            for number in range(self._grown.get(topic, 0))
+            if (about := TopicPartition(topic, number)) in every
+        }
+
+    @cached_property
     def _named(self) -> set[str]:
         """The topics that the options name, with the retry letter topic."""
         named = {name.partitioned_topic_name for name in self._names}
         return named if self.retry_topic is None else {*named, self.retry_topic}
 
-    def check_incarnations(self, offset: StreamOffset) -> None:
+    def check_incarnations(self, offset: StreamOffset, abouts: Iterable[TopicPartition]) -> None:
         """TopicDeletedError if a topic that the options name is not the one that the offset has.
 
-        One that a pattern has found again is read from its beginning: no id of the old is in it.
+        Of these partitions, as far as the offset has them. One that a pattern has found again is
+        read from its beginning: no id of the old is in it.
         """
-        for topic in self._named & {about.topic for about, _ in offset.items()}:
+        named = self._named
+        for topic in {each.topic for each in abouts if each.topic in named and offset.get(each)}:
             if (ledger := self._ledgers.get(topic)) is not None:
                 ledger.check_incarnation(offset.incarnations.get(topic, 0))
 
-    def incarnations(self, offsets: Iterable[TopicPartition]) -> dict[str, int]:
-        """Of the topics of these partitions, which they are, if not the first of their name."""
-        topics = sorted({about.topic for about in offsets} & self._ledgers.keys())
-        found = {topic: self._ledgers[topic].state.incarnation for topic in topics}
-        return {topic: incarnation for topic, incarnation in found.items() if incarnation}
+    def incarnations(self, offset: StreamOffset) -> dict[str, int]:
+        """Of the offset's topics, which they are, if not the first of their name."""
+        return {
+            topic: self._ledgers[topic].state.incarnation
+            for topic in sorted(self._later)
+            if any(offset.get(TopicPartition(topic, n)) for n in range(self._grown[topic]))
+        }
 
     @property
     def log_folders(self) -> list[str]:
         busy = (self._ledgers.get(each) for each in list(self._busy))
-        return [*self._news.folders, *(each.log_folder for each in busy if each is not None)]
+        return [*self.news.folders, *(each.log_folder for each in busy if each is not None)]
 
     def has_news(self) -> bool:
         """Whether a topic has a commit behind those of the last look; cheap, and may err."""
         asked = ((self._ledgers.get(each), self._seen.get(each)) for each in list(self._busy))
-        return self._news.has_changed() or any(
+        return self.news.has_changed() or any(
             ledger is not None and seen is not None and ledger.is_behind(seen)
             for ledger, seen in asked
         )
@@ -144,7 +220,7 @@ class SubscribedTopics:
             if topic not in self._ledgers:
                 check_reading(topic, self.options)
                 try:
-                    self._ledgers[topic] = self.root.open(TopicName.parse(topic))
+                    self._open(topic, self.root.open(TopicName.parse(topic)))
                 except TopicDeletedError:
                     if self._pattern is None or topic in self._named:
                         raise
@@ -196,8 +272,13 @@ class SubscribedTopics:
         self.refresh()
         return [each for name, each in self._ledgers.items() if name != self.retry_topic]
 
-    def partitions(self) -> dict[TopicPartition, PartitionView]:
-        """All partitions as of now, by topic and number."""
+    def partitions(self) -> Mapping[TopicPartition, PartitionView]:
+        """All partitions as of now, by topic and number; the same object while they are."""
+        if self._partitions is None:
+            self._partitions = self._all_partitions()
+        return self._partitions
+
+    def _all_partitions(self) -> dict[TopicPartition, PartitionView]:
         chosen: dict[str, set[int]] = {}
         whole = {str(name) for name in self._names if not name.is_partition}
         for name in self._names:
@@ -254,15 +335,17 @@ class SubscribedTopics:
                 return
             found = receive_from(self.root, name, self.options)
             self.made.add(topic)
-        self._ledgers[topic] = found
+        self._open(topic, found)
 
     def _discover(self) -> None:
         now_s = self.root.clock.monotonic_s()
         if self._pattern is None or now_s - self._looked_s < self._interval_s:
             return
+        if self.root.store.remote and self._looked_s > self.news.newest_s + REMOTE_BUSY_S:
+            return  # who makes a topic announces that too
         self._looked_s = now_s
         for topic in self.root.matching(self._pattern):
             name = str(topic)
             if name not in self._ledgers and (found := self.root.open_found(topic)) is not None:
                 check_reading(name, self.options)
-                self._ledgers[name] = found
+                self._open(name, found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, Final, NamedTuple
 
-from pulsar_spark.connector.system.broker_offset import last_shards
+from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root

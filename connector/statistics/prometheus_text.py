@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.broker.sign_of_life import shows_life
-from pulsar_spark.connector.statistics.pulsar_stats import Stats, stats_by_partition
+from pulsar_spark.connector.statistics.pulsar_stats import BREAKERS, Stats, stats_by_partition
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
@@ -99,17 +99,26 @@ METRICS: Final = (
     _subscription("unacked_messages", "those that consumers hold", "unackedMessages"),
     _subscription("blocked_on_unacked_messages", "1 if nothing is granted until some of these are "
                   "acknowledged", lambda stats: int(stats["blockedSubscriptionOnUnackedMsgs"])),
+    _topic("rate_out", "messages a second that were delivered in the last minute, of all "
+           "subscriptions", "msgRateOut"),
+    _topic("throughput_out", "their bytes a second", "msgThroughputOut"),
+    _subscription("msg_rate_out", "messages a second that were delivered in the last minute",
+                  "msgRateOut"),
+    _subscription("msg_throughput_out", "their bytes a second", "msgThroughputOut"),
+    _subscription("msg_ack_rate", "messages a second that were acknowledged in the last minute",
+                  "messageAckRate"),
+    _subscription("last_acked_timestamp", "milliseconds since 1970", "lastAckedTimestamp"),
+    _subscription("last_consumed_timestamp", "milliseconds since 1970", "lastConsumedTimestamp"),
+    _subscription("last_mark_delete_advanced_timestamp", "milliseconds since 1970",
+                  "lastMarkDeleteAdvancedTimestamp"),
     _subscription("consumers_count", "connected consumers", lambda stats: len(stats["consumers"])),
-    *_missing("nothing counts what was delivered", "out_messages_total", "out_bytes_total",
-              "rate_out", "throughput_out", "subscription_msg_rate_out",
-              "subscription_msg_throughput_out", "subscription_msg_ack_rate",
-              "subscription_msg_drop_rate", "subscription_msg_rate_redeliver",
+    *_missing("nothing counts what was delivered, and what is gone can't be counted later",
+              "out_messages_total", "out_bytes_total"),
+    *_missing("nobody counts it", "subscription_msg_drop_rate", "subscription_msg_rate_redeliver",
               "subscription_msg_rate_expired", "subscription_total_msg_expired"),
     *_missing("nothing counts the bytes of what is gone", "in_bytes_total"),
-    *_missing("no such time is kept", "subscription_last_acked_timestamp",
-              "subscription_last_consumed_flow_timestamp", "subscription_last_consumed_timestamp",
-              "subscription_last_expire_timestamp",
-              "subscription_last_mark_delete_advanced_timestamp"),
+    *_missing("no such time is kept", "subscription_last_consumed_flow_timestamp",
+              "subscription_last_expire_timestamp"),
     *_missing("producers write files themselves, and no broker measures them",
               *(f"entry_size_le_{each}" for each in _SIZES), "entry_size_count", "entry_size_sum",
               *(f"storage_write_latency_{each}" for each in _LATENCY),
@@ -131,6 +140,10 @@ OWN: Final = (
         "pulsarlite_subscription_backlog_age_seconds",
         "age of the oldest message that the subscription has not acknowledged; -1 if there is none",
         _field(AGE), SUBSCRIPTION,
+    ),
+    Metric(
+        "pulsarlite_subscription_breaker", "0 closed, 1 half-open, 2 open: delivery pauses",
+        lambda stats: BREAKERS.index(stats["breaker"]), SUBSCRIPTION,
     ),
     Metric("pulsarlite_broker_up", "1 if a broker of this root shows life", _field("up"), ROOT),
 )  # fmt: skip

@@ -20,6 +20,8 @@ from pulsar_spark.topic_name import TopicName, TopicPartition
 
 Stats = dict[str, Any]
 Merge = Callable[[Any, Any], Any]
+BREAKERS: Final = ("closed", "half-open", "open")
+"""In the order in which one partition's counts for its topic."""
 
 
 def _first(mine: Any, _other: Any) -> Any:
@@ -51,9 +53,20 @@ _MERGES: Final[dict[str, Merge]] = {
         _first,
     ),
     **dict.fromkeys(
-        ("earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog"), min
+        (
+            "earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog",
+            "breakerOpened", "breakerNextTrial",
+        ),
+        min,
     ),
-    **dict.fromkeys(("oldestBacklogMessageAgeSeconds", "lastPublishTimeStamp"), max),
+    **dict.fromkeys(
+        (
+            "oldestBacklogMessageAgeSeconds", "lastPublishTimeStamp", "lastConsumedTimestamp",
+            "lastAckedTimestamp", "lastMarkDeleteAdvancedTimestamp", "breakerFailedTrials",
+        ),
+        max,
+    ),
+    "breaker": lambda *both: max(both, key=BREAKERS.index),
     **dict.fromkeys(
         (
             "msgChunkPublished", "blockedConsumerOnUnackedMsgs",

@@ -3,13 +3,14 @@
 Invariants: a micro-batch has only messages that were granted, and they are reported before anybody
 reads them; an offset is where a micro-batch ends, and with the offset before it says which messages
 the batch has; a report is absolute. The host says what was committed, by the offset from which it
-plans on. Stands where Pulsar has `ConsumerImpl`; Spark's source and `MessageConsumer` host it.
+plans on. A look, a plan and a report cost the partitions in which something happened or waits.
+Stands where Pulsar has `ConsumerImpl`; Spark's source and `MessageConsumer` host it.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from pulsar_spark.connector.source.micro_batch import admission
@@ -17,6 +18,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
+from pulsar_spark.connector.topic_log.managed_ledger import Asker, looked_ahead
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
@@ -69,6 +71,18 @@ class ConsumerRun:
         self._said_s = 0.0
         self._asked: dict[TopicPartition, int] = {}
         self._asked_s = 0.0
+        self.heard: set[TopicPartition] = set()
+        """The partitions of which the last `hear` told something new."""
+        self.behind: set[TopicPartition] = set()
+        """Those where the subscription has a backlog, or the broker has not heard of all."""
+        self._to_plan: set[TopicPartition] = set()
+        """The partitions in which something happened since the last plan, or waits, ..."""
+        self._looked: StreamOffset | None = None
+        """... and the offset behind which that was."""
+        self._to_report: set[TopicPartition] = set()
+        """The partitions of which there may be something new to report, ..."""
+        self._reported: tuple[StreamOffset, StreamOffset] | None = None
+        """... beside what has changed since these two offsets."""
 
     # -- who it is -----------------------------------------------------------------------------
 
@@ -88,7 +102,8 @@ class ConsumerRun:
 
     def connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker; the first call makes it."""
-        self.topics.check_incarnations(begun)
+        known = StreamOffset() if self._client is None else self._client.committed
+        self.topics.check_incarnations(begun, begun.changed_since(known))
         if self._client is None:
             self._client = SubscriptionClient(self.topics, begun, self._last_reports, self._pace)
             self._client.subscribe()
@@ -101,14 +116,38 @@ class ConsumerRun:
         The logs are looked at again after the broker, which may have granted newer messages.
         """
         client = self._connection
-        news = self.topics.refresh()
-        client.subscribe()
-        if client.hear():
-            news = True
-            self.topics.refresh()
+        announced = self.topics.news
+        asked: list[Asker] = [self.topics] if announced.is_quiet else [self.topics, client]
+        with looked_ahead(self._root.store, asked):
+            news = self.topics.refresh()
+            client.subscribe()
+            if not announced.is_quiet:
+                announced.system_seen()
+                if client.hear():
+                    news = True
+                    with looked_ahead(self._root.store, [self.topics]):
+                        self.topics.refresh()
+        self.heard = client.take_heard() | self.topics.changed()
+        self._to_plan |= self.heard
+        self._to_report |= self.heard
+        self.behind -= self.heard
+        self.behind |= {about for about in self.heard if self._is_behind(about)}
         if news:
             self.news_s = self._clock.monotonic_s()
+            client.wake()
+        else:
+            self.news_s = max(self.news_s, announced.newest_s)
+            client.rest(self._clock.monotonic_s() - self.news_s)
         return news
+
+    def _is_behind(self, about: TopicPartition) -> bool:
+        client = self._connection
+        if not self.topics.is_open(about):
+            return False
+        if (step := client.stepped.get(about)) is None:
+            return True
+        unheard = self.topics.view(about).last_position > step.last_position
+        return unheard or bool(client.backlog(about))
 
     @property
     def log_folders(self) -> list[str]:
@@ -131,51 +170,63 @@ class ConsumerRun:
         """Whether a request to the broker is still without its answer."""
         return bool(self._asked)
 
-    def ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
-        """The ledgers of each partition that the offset names."""
-        self.topics.open_all(about.topic for about, _ in offset.items())
-        there = filter(self.topics.is_open, dict(offset.items()))
-        return {about: self.topics.view(about).ledgers for about in there}
+    def ledgers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LedgerList]:
+        """The ledgers of each of these partitions, but of those whose topic was deleted."""
+        every = list(partitions)
+        self.topics.open_all(about.topic for about in every)
+        return {
+            about: self.topics.view(about).ledgers for about in filter(self.topics.is_open, every)
+        }
 
     def plan(self, begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
         client = self._connection
         self._keep_pace()
-        offsets = dict(begun.items())
+        changes: dict[TopicPartition, PartitionOffset] = {}
         offered: dict[TopicPartition, Offered] = {}
-        pinned = False
-        for partition, consumer in client.consumers.items():
+        held: set[TopicPartition] = set()
+        for partition in self._to_look_at(begun):
+            consumer = client.consumers[partition]
             if not consumer.connected:
                 continue
             start = begun.get(partition)
             consumer.forget_planned(start)
-            offered[partition] = self._offered(partition, start, client)
+            offered[partition], is_held = self._offered(partition, start, client)
+            if is_held or offered[partition].waiting.count(1):
+                held.add(partition)
             if start is None or start.epoch != consumer.epoch:
                 self._delivered.pop(partition, None)
-                offsets[partition] = consumer.plan(None, {}, offered[partition].waiting.ledgers)
-                pinned = True
+                changes[partition] = consumer.plan(None, {}, offered[partition].waiting.ledgers)
+        # A pattern without topics: a later run has to know that it may be late for none of them.
+        pinned = bool(changes) or (not client.consumers and not begun.incarnation)
         waiting = {partition: each.waiting for partition, each in offered.items()}
         now_s = None if self.topics.ends else self._clock.monotonic_s()
         taken = self._admission.admit(waiting, now_s)
         for partition, messages in taken.items():
             consumer, start = client.consumers[partition], begun.get(partition)
             by_attempt = offered[partition].by_attempt(messages)
-            offsets[partition] = consumer.plan(start, by_attempt, waiting[partition].ledgers)
+            changes[partition] = consumer.plan(start, by_attempt, waiting[partition].ledgers)
             if self.topics.ends and not consumer.automatic:
                 delivered = self._delivered.get(partition, PositionSet()).union(messages)
                 self._delivered[partition] = delivered.after(consumer.floor)
-        # A pattern without topics: a later run has to know that it may be late for none of them.
-        pinned |= not client.consumers and not begun.incarnation
+        self._to_plan, self._looked = {*held, *changes}, begun
         if not (pinned or taken):
             return None
         if self._pace is not None and taken:
             number = sum(each.count(waiting[about].ledgers) for about, each in taken.items())
             self._running = number, self._clock.monotonic_s()
-        mode = self._options["ackMode"]
-        return StreamOffset(
-            offsets, client.subscription, client.name, client.incarnation, ack_mode=mode,
-            incarnations=self.topics.incarnations(offsets),
+        planned = replace(
+            begun.with_changes(changes), subscription=client.subscription, consumer=client.name,
+            incarnation=client.incarnation, suspects="", ack_mode=self._options["ackMode"],
         )  # fmt: skip
+        return replace(planned, incarnations=self.topics.incarnations(planned))
+
+    def _to_look_at(self, begun: StreamOffset) -> list[TopicPartition]:
+        """The partitions with something new since the last plan, and where messages wait."""
+        consumers = self._connection.consumers
+        moved = consumers if self._looked is None else begun.changed_since(self._looked)
+        at = {*self._to_plan, *moved} & consumers.keys()
+        return sorted(filter(self.topics.is_open, at))
 
     def _keep_pace(self) -> None:
         if self._pace is None:
@@ -194,25 +245,26 @@ class ConsumerRun:
 
     def _offered(
         self, partition: TopicPartition, start: PartitionOffset | None, client: SubscriptionClient
-    ) -> Offered:
-        """The messages of one partition to plan. DataLossError if granted messages were trimmed."""
+    ) -> tuple[Offered, bool]:
+        """(the messages of one partition to plan, whether there are others that are held back).
+
+        DataLossError if granted messages were trimmed.
+        """
         consumer, view = client.consumers[partition], self.topics.view(partition)
         while True:
             ledgers = view.ledgers  # first: what a commit hides is there before its ledgers
-            hidden = [
-                view.hidden.since(consumer.floor.ledger_id),
-                self._held_back(partition),
-                self._delivered.get(partition, NOTHING),
-            ]
+            held = self._held_back(partition)
             if self._times is not None and not consumer.command.subscription_type.is_shared:
-                hidden.append(self._times.ahead(view, self._clock.wall_ms()))
+                held = held.union(self._times.ahead(view, self._clock.wall_ms()))
+            delivered = self._delivered.get(partition, NOTHING)
+            hidden = [view.hidden.since(consumer.floor.ledger_id), held, delivered]
             offered = consumer.offered(
                 start, ledgers, PositionSet.union_of(hidden), self.topics.end_of(partition),
                 view.removed,
             )  # fmt: skip
             trimmed = view.lost_up_to
             if not offered.begins_before(trimmed):
-                return offered
+                return offered, bool(held)
             # Messages that everybody has acknowledged are trimmed too, and the log may know of that
             # before this consumer does.
             if not client.hear():
@@ -228,15 +280,35 @@ class ConsumerRun:
         requests: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Send the reports that say something new; the broker answers to `requests`."""
-        self._say(self._news_of(self._reports(begun, planned, requests)))
+        consumers = self._connection.consumers
+        moved: Iterable[TopicPartition] = consumers
+        if self._reported is not None:
+            committed, delivered = self._reported
+            moved = {*begun.changed_since(committed), *planned.changed_since(delivered)}
+        at = {*self._to_report, *moved, *(requests or ())} & consumers.keys()
+        reports = self._reports(sorted(filter(self.topics.is_open, at)), begun, planned, requests)
+        news = self._news_of(reports)
+        self._say(news)
+        self._to_report = {about for about in reports if self._may_say_more(about, reports[about])}
+        self._reported = begun, planned
+
+    def to_report(self, about: TopicPartition) -> None:
+        """Note that the host has something to add to the partition's report."""
+        self._to_report.add(about)
 
     def close(self) -> None:
         """Report and leave: messages that were granted but not delivered go to others at once."""
         self._connection.close()
 
+    def _may_say_more(self, about: TopicPartition, report: Report) -> bool:
+        """Whether the report changes by itself: with time, or with what is held back."""
+        is_late = report.committed != self._said[about].committed
+        view = self.topics.view(about)
+        return is_late or bool(self._held_back(about)) or view.chunks.known() is not None
+
     def _last_reports(self) -> dict[TopicPartition, Report]:
         committed = self._connection.committed
-        return self._news_of(self._reports(committed, committed))
+        return self._news_of(self._reports(self._connection.consumers, committed, committed))
 
     def _say(self, reports: Mapping[TopicPartition, Report]) -> None:
         if reports:
@@ -259,17 +331,20 @@ class ConsumerRun:
 
     def _reports(
         self,
+        partitions: Iterable[TopicPartition],
         begun: StreamOffset,
         planned: StreamOffset,
         requests: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, Report]:
         client = self._connection
+        permits = client.permits()
         reports = {}
-        for partition, consumer in client.consumers.items():
+        for partition in partitions:
+            consumer = client.consumers[partition]
             if consumer.connected:
                 view = self.topics.view(partition)
                 report = consumer.report(
-                    begun.get(partition), planned.get(partition), view.ledgers, client.permits(),
+                    begun.get(partition), planned.get(partition), view.ledgers, permits,
                     (requests or {}).get(partition), view.removed,
                 )  # fmt: skip
                 if not consumer.automatic:  # dead chunks: no row tells the user of them
@@ -287,7 +362,7 @@ class ConsumerRun:
         consumers = client.consumers
         if not self._asked and all(each.connected for each in consumers.values()):
             self._asked = dict(zip(consumers, client.requests, strict=False))
-            self._say(self._reports(begun, begun, self._asked))
+            self._say(self._reports(consumers, begun, begun, self._asked))
         if all(self._is_heard_out(partition, client) for partition in consumers):
             return True
         now_s = self._clock.monotonic_s()

@@ -33,7 +33,7 @@ from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
 from pulsar_spark.protocol.ready import Reply, Stepped
 from pulsar_spark.topic_name import TopicPartition
 
-TOLD_AFTER_S, TOLD_EVERY_S = 5.0, 30.0
+TOLD_AFTER_S, REMOTE_TOLD_AFTER_S, TOLD_EVERY_S = 5.0, 30.0, 30.0
 """How long the broker may be silent before the log says so, and how often the log repeats it."""
 GONE = frozenset(
     {
@@ -76,6 +76,10 @@ class SubscriptionClient:
         self.subscription: str = self._options["subscriptionName"]
         self.consumers: dict[TopicPartition, PartitionConsumer] = {}
         self.stepped: dict[TopicPartition, Stepped] = {}
+        self._told: set[TopicPartition] = set()
+        """The partitions that are not as they were when `take_heard` was asked last."""
+        self._known: Mapping[TopicPartition, Any] = {}
+        """The partitions of the topics to which it has subscribed."""
         self._commands = SystemTopic(self._root, COMMANDS)
         self._dispatch = SystemTopic(self._root, DISPATCH)
         self._heard = self._dispatch.refresh()
@@ -92,13 +96,16 @@ class SubscriptionClient:
 
     def subscribe(self) -> None:
         """Subscribe to all partitions of its topics, unless that was done before."""
+        there = self._topics.partitions()
+        if there is self._known:
+            return
         for gone in [each for each in self.consumers if not self._topics.is_open(each)]:
             del self.consumers[gone]
             self._resumes.discard(gone)
-        new = [each for each in self._topics.partitions() if each not in self.consumers]
+        new = [each for each in there if each not in self.consumers]
         if new:
             self._subscribe(new)
-        self._is_new = False
+        self._is_new, self._known = False, there
 
     def say(self, commands: Mapping[TopicPartition, Any]) -> None:
         """Append these commands to `__commands`, as one commit."""
@@ -106,7 +113,8 @@ class SubscriptionClient:
             Record.of(about, self.subscription, command) for about, command in commands.items()
         )
         if self._tell_at_s is None:
-            self._tell_at_s = self._root.clock.monotonic_s() + TOLD_AFTER_S
+            after_s = REMOTE_TOLD_AFTER_S if self._root.store.remote else TOLD_AFTER_S
+            self._tell_at_s = self._root.clock.monotonic_s() + after_s
 
     def permits(self) -> int:
         """How many messages of each partition the consumer may hold."""
@@ -149,7 +157,7 @@ class SubscriptionClient:
             self._resumes |= {about for about, each in self.consumers.items() if each.connected}
             self._subscribe(list(self.consumers))
             return False
-        news = False
+        told: set[TopicPartition] = set()
         mine = ("", self.subscription)
         for stored in self._dispatch.read(
             self._heard, stop, keep=lambda about, name: about in self.consumers and name in mine
@@ -159,10 +167,35 @@ class SubscriptionClient:
                 self.stepped[about] = item
             else:
                 self.consumers[about].hear(item)
-            news = True
+            told.add(about)
         self._heard = stop
-        self._look_at_refusals()
-        return news
+        self._told |= told
+        self._look_at_refusals(told)
+        return bool(told)
+
+    def take_heard(self) -> set[TopicPartition]:
+        """The partitions of which something was heard or asked since the last call."""
+        told, self._told = self._told, set()
+        return told
+
+    def ask(self) -> None:
+        """Look for the broker's news, for the `hear` that follows."""
+        self._dispatch.ask()
+
+    def forget(self) -> None:
+        """No `hear` has followed."""
+        self._dispatch.forget()
+
+    def wake(self) -> None:
+        """There is news: whoever watches the lease is to see it soon."""
+        self._keeper.wake()
+
+    def rest(self, quiet_s: float) -> None:
+        """Nothing has happened for so long: the lease may be a long one, if nothing is held."""
+        if self._root.store.remote and all(
+            each.connected and self.backlog(a) == 0 for a, each in self.consumers.items()
+        ):
+            self._keeper.rest(quiet_s)
 
     @property
     def log_folders(self) -> list[str]:
@@ -210,6 +243,7 @@ class SubscriptionClient:
                 command = replace(command, begins_behind=done)
             consumer.subscribe_again(command)
             commands[about] = command
+        self._told |= commands.keys()
         self.say(commands)
 
     def _permits(self, partitions: int) -> int:
@@ -248,8 +282,8 @@ class SubscriptionClient:
         late = {each for each in new if each.topic not in there}
         return late if late != new else set()
 
-    def _look_at_refusals(self) -> None:
-        refused = {a: each.refusal for a, each in self.consumers.items() if each.refusal}
+    def _look_at_refusals(self, told: Iterable[TopicPartition]) -> None:
+        refused = {a: reply for a in told if (reply := self.consumers[a].refusal)}
         if self._options["topicsPattern"]:  # a topic that is deleted is left out at the next look
             there = ((a, reply) for a, reply in refused.items() if reply.error is not NO_TOPIC)
             refused = dict(there)

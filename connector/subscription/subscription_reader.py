@@ -66,7 +66,7 @@ class SubscriptionStreamReader(StreamReader):
         always = self._options["minMessagesPerTrigger"] is not None
         first = True
         while True:
-            if run.hear() or first or always:
+            if (self._may_look and run.hear()) or first or always:
                 planned = self._plan(start, begun)
                 if planned is not None:
                     run.report_planned(begun, planned)
@@ -92,9 +92,9 @@ class SubscriptionStreamReader(StreamReader):
         begun, ended = self._offsets.load(start), self._offsets.load(end)
         self._check(ended)
         self._check_checkpoint(ended)
-        if any(begun.get(partition) != offset for partition, offset in ended.items()):
+        if ended.changed_since(begun):
             self._client = self._run.connected(ended)  # a repeated batch needs the lease too
-        if self._withheld.leaves_out(begun, end, ended, self._run.ledgers(ended)):
+        if self._withheld.leaves_out(begun, end, ended, self._run.ledgers):
             return []
         released = self._withheld.in_batch(ended).released
         return list(map(InputPartition, plan_tasks(self._topics, begun, ended, released)))
@@ -116,6 +116,9 @@ class SubscriptionStreamReader(StreamReader):
         unheard = Lag.behind(Cursor(step.last_position), view)
         first_ms = view.published_after(consumer.floor) if backlog else unheard.first_ms
         return Lag(backlog + unheard.messages, first_ms)
+
+    def _behind(self) -> set[TopicPartition]:
+        return self._run.behind
 
     def _check_all(self) -> None:
         super()._check_all()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
@@ -34,6 +34,9 @@ from pulsar_spark.topic_name import TopicPartition
 
 FOLDER: Final = "_withheld"
 WITHHELD: Final = "withheld.json"
+
+LedgersOf = Callable[[Iterable[TopicPartition]], Ledgers]
+"""Partitions -> the ledgers of those that are still there."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +60,7 @@ class WithheldBatches:
         self._own = _digest(end)
 
     def leaves_out(
-        self, begun: StreamOffset, end: Mapping[str, Any], ended: StreamOffset, ledgers: Ledgers
+        self, begun: StreamOffset, end: Mapping[str, Any], ended: StreamOffset, ledgers: LedgersOf
     ) -> bool:
         """Whether the batch is withheld: begun too often. Counts a replay, once a run."""
         digest = _digest(end)
@@ -105,7 +108,7 @@ class WithheldBatches:
                 self._root.store.delete(join(folder, name))
 
     def _is_withheld(
-        self, path: str, failures: int, begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers
+        self, path: str, failures: int, begun: StreamOffset, ended: StreamOffset, of: LedgersOf
     ) -> bool:
         """Whether its file says so; it is written after the last failure that is allowed."""
         if self._root.store.get(path) is not None:
@@ -115,6 +118,8 @@ class WithheldBatches:
         state = self.in_batch(ended)
         if failures < (self._allowed if state.released is None else 1):
             return False
+        released = () if state.released is None else state.released.partitions
+        ledgers = of({*ended.changed_since(begun), *released})
         batch = _batch(begun, ended, ledgers)
         if state.released is None and not batch:
             return False  # without messages the query fails for another reason
@@ -156,8 +161,8 @@ def what_remains(
 def _batch(begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers) -> Messages:
     return {
         (about, attempt): part
-        for about, offset in ended.items()
-        if offset != begun.get(about) and about in ledgers  # else its topic was deleted
+        for about, offset in ended.changed_since(begun).items()
+        if about in ledgers  # else its topic was deleted
         for attempt, part in offset.attempts_since(begun.get(about), ledgers[about]).items()
     }
 

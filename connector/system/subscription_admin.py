@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pulsar_spark.connector.notebooks.drawing import ACKNOWLEDGED, HELD, UNREAD, WAITING, strip_text
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.system.broker_offset import last_shards
+from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError, ServerError

@@ -27,7 +27,7 @@ INSTRUMENTS: Final = {
 def sent(topic: str, messages: int, seconds: float, error: str | None = None) -> None:
     """Messages were published together, or failed together, in that time."""
     if is_on():
-        about = {**_about(topic, "send"), **({} if error is None else {"error.type": error})}
+        about = {**about_of(topic, "send"), **({} if error is None else {"error.type": error})}
         _instrument("messaging.client.sent.messages").add(messages, about)
         _instrument("messaging.client.operation.duration").record(seconds, about)
 
@@ -35,7 +35,7 @@ def sent(topic: str, messages: int, seconds: float, error: str | None = None) ->
 def consumed(topic: str, subscription: str | None, messages: int) -> None:
     """Messages were taken in."""
     if is_on():
-        about = _about(topic, "receive")
+        about = about_of(topic, "receive")
         if subscription is not None:
             about["messaging.destination.subscription.name"] = subscription
         _instrument("messaging.client.consumed.messages").add(messages, about)
@@ -44,7 +44,7 @@ def consumed(topic: str, subscription: str | None, messages: int) -> None:
 def processed(topic: str | None, seconds: float, error: str | None) -> None:
     """A function or a listener has had a message for that time."""
     if is_on():
-        about = {**_about(topic, "process"), **({} if error is None else {"error.type": error})}
+        about = {**about_of(topic, "process"), **({} if error is None else {"error.type": error})}
         _instrument("messaging.process.duration").record(seconds, about)
 
 
@@ -60,6 +60,7 @@ def _instrument(name: str) -> Any:
     return getattr(meter, f"create_{kind}")(name, unit=unit, description=meaning)
 
 
-def _about(topic: str | None, operation: str) -> dict[str, Any]:
+def about_of(topic: str | None, operation: str) -> dict[str, Any]:
+    """The attributes of an operation on messages of that topic, if it is known."""
     found = {"messaging.system": SYSTEM, "messaging.operation.name": operation}
     return found if topic is None else {**found, "messaging.destination.name": topic}

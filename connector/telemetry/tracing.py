@@ -2,16 +2,17 @@
 
 Invariants: OpenTelemetry is used if the process has imported it, and never imported otherwise;
 properties that name a context stay as they are; what is not sampled costs a look at its flag: it is
-neither written nor continued. Span names and attributes are OpenTelemetry's conventions for
-messaging. Follows `traceparent` and `tracestate` of W3C Trace Context, level 2.
+neither written nor continued; what goes by the batch (a task's rows, messages of one context that a
+function is given in a row) has a span by the batch. Span names and attributes are OpenTelemetry's
+conventions for messaging. Follows `traceparent` and `tracestate` of W3C Trace Context, level 2.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ _SAMPLED_AT: Final = 54
 _SAMPLED: Final = "13579bdf"
 """... and the digits that say so."""
 _NOTHING: Final = nullcontext(None)
+SHARED_S: Final = 0.01
+"""Messages in a row that name one context share a span until it is so old: one that takes longer
+has a span of its own, and those that take less don't pay for one."""
 
 _last: tuple[Any, dict[str, str]] = (None, {})
 """A span's context, and its headers: messages in a row are mostly of one span."""
@@ -60,7 +64,17 @@ def with_headers(properties: Mapping[str, str] | None) -> Mapping[str, str] | No
 
 def sending(topic: str) -> AbstractContextManager[Any]:
     """A span of one message that is sent, below the active one; nothing without that."""
-    return _spanned(topic, "send", "PRODUCER") if headers() else _NOTHING
+    return _Span(topic, "send", "PRODUCER") if headers() else _NOTHING
+
+
+def publishing(topic: str | None) -> AbstractContextManager[Any]:
+    """A span of many messages that are published together; nothing without OpenTelemetry."""
+    return _NOTHING if sys.modules.get(_API) is None else _Span(topic, "send", "PRODUCER")
+
+
+def count(span: Any, messages: int) -> None:
+    """A span is of so many messages."""
+    span.set_attribute("messaging.batch.message_count", messages)
 
 
 def processing(message: Any, subscription: str | None = None) -> AbstractContextManager[Any]:
@@ -77,21 +91,53 @@ def processing(message: Any, subscription: str | None = None) -> AbstractContext
     properties = message.received.properties if callable(own) else own
     if properties is None or not is_sampled(properties):
         return _NOTHING
-    return _processed(message, properties, subscription)
+    return _process_span(message, properties, subscription)
 
 
-def traced(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function within the context of the message that it is given, as `processing` has it."""
-    if _API not in sys.modules:
-        return function
+class Traced:
+    """A function within the context of the message that it is given, as `processing` has it.
 
-    def within(message: Any) -> Any:
-        if not is_sampled(message.properties):
-            return function(message)
-        with processing(message):
-            return function(message)
+    Messages in a row that name one context share a span, up to `close`, or until it is SHARED_S
+    old. An error is an event of the span, with the id of its message, and the span's status.
+    """
 
-    return within
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._span: _Span | None = None
+        self._told, self._topic = "", ""
+
+    def __call__(self, message: Any) -> Any:
+        told, span = message.properties.get(TRACEPARENT), self._span
+        if (
+            span is not None
+            and told == self._told
+            and message.topic == self._topic
+            and time.perf_counter() < span.begun_s + SHARED_S
+        ):
+            span.messages += 1
+        else:
+            self.close()
+            if told is None or not is_sampled(message.properties):
+                return self._function(message)
+            self._span = span = _process_span(message, message.properties, None)
+            self._told, self._topic = told, message.topic
+            span.__enter__()
+        try:
+            return self._function(message)
+        except BaseException as error:
+            span.failed(error, _id(message))
+            raise
+
+    def close(self) -> None:
+        """End the span, if one is open."""
+        if self._span is not None:
+            self._span.end()
+            self._span = None
+
+
+def traced(function: Callable[[Any], Any]) -> Traced | None:
+    """None if the process has not imported OpenTelemetry."""
+    return Traced(function) if _API in sys.modules else None
 
 
 def is_sampled(properties: Mapping[str, str]) -> bool:
@@ -108,61 +154,94 @@ def flush() -> None:
             force()
 
 
-@contextmanager
-def _processed(
-    message: Any, properties: Mapping[str, str], subscription: str | None
-) -> Iterator[Any]:
-    if callable(message.properties):
-        topic, place = message.received.topic, message.received.place
-    else:
-        topic = message.topic
-        place = message.ledger_id, message.entry_id, message.partition, message.batch_index
-    about = {"messaging.message.id": ":".join(map(str, place))}
+class _Span(AbstractContextManager[Any]):
+    """A span of one message or of many, which is the active one until it ends.
+
+    OpenTelemetry's own context managers, one in another, cost as much as the span.
+    """
+
+    __slots__ = ("_about", "_error", "_kind", "_name", "_parent", "_token", "_topic",
+                 "begun_s", "message_id", "messages", "span")  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str | None,
+        operation: str,
+        kind: str,
+        parent: Any = None,
+        about: Mapping[str, str] | None = None,
+    ) -> None:
+        self._topic, self._kind, self._parent = topic, kind, parent
+        self._name = operation if topic is None else f"{operation} {topic}"
+        self._about = {
+            **instruments.about_of(topic, operation),
+            "messaging.operation.type": operation,
+            **(about or {}),
+        }
+        self._error: str | None = None
+        self.messages, self.message_id = 1, ""
+
+    def __enter__(self) -> Any:
+        api = sys.modules[_API]
+        tracer, kind = _tracer(api.get_tracer_provider()), api.SpanKind[self._kind]
+        self.begun_s = time.perf_counter()
+        self.span = tracer.start_span(self._name, self._parent, kind, self._about)
+        self._token = _context().attach(api.set_span_in_context(self.span))
+        return self.span
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self.failed(error)
+        self.end()
+
+    def failed(self, error: BaseException, message_id: str | None = None) -> None:
+        """The error is the span's status, and one of its events."""
+        self._error = type(error).__qualname__
+        api = sys.modules[_API]
+        which = {} if message_id is None else {"messaging.message.id": message_id}
+        self.span.record_exception(error, which)
+        self.span.set_status(api.StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        self.span.set_attribute("error.type", self._error)
+
+    def end(self) -> None:
+        _context().detach(self._token)
+        if self.messages > 1:
+            count(self.span, self.messages)
+        elif self.message_id:
+            self.span.set_attribute("messaging.message.id", self.message_id)
+        self.span.end()
+        if self._kind == "CONSUMER":
+            instruments.processed(self._topic, time.perf_counter() - self.begun_s, self._error)
+
+
+def _process_span(message: Any, properties: Mapping[str, str], subscription: str | None) -> _Span:
+    topic = message.received.topic if callable(message.properties) else message.topic
+    about = {}
     if subscription is not None:
         about["messaging.destination.subscription.name"] = subscription
-    parent = _propagator().extract(properties)
-    begun_s, failed = time.perf_counter(), None
-    try:
-        with _spanned(topic, "process", "CONSUMER", parent, about) as span:
-            yield span
-    except BaseException as error:
-        failed = type(error).__qualname__
-        raise
-    finally:
-        instruments.processed(topic, time.perf_counter() - begun_s, failed)
+    span = _Span(topic, "process", "CONSUMER", _propagator().extract(properties), about)
+    span.message_id = _id(message)
+    return span
 
 
-@contextmanager
-def _spanned(
-    topic: str | None,
-    operation: str,
-    kind: str,
-    parent: Any = None,
-    more: Mapping[str, str] | None = None,
-) -> Iterator[Any]:
-    api = sys.modules[_API]
-    about = {
-        "messaging.system": instruments.SYSTEM,
-        "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
-        **(more or {}),
-    }
-    if topic is not None:
-        about["messaging.destination.name"] = topic
-    name = operation if topic is None else f"{operation} {topic}"
-    tracer = _tracer(api.get_tracer_provider())
-    with tracer.start_as_current_span(name, parent, api.SpanKind[kind], about) as span:
-        try:
-            yield span
-        except BaseException as error:
-            span.set_attribute("error.type", type(error).__qualname__)
-            raise
+def _id(message: Any) -> str:
+    """Of a client's message, or of what a function is given."""
+    if callable(message.properties):
+        return ":".join(map(str, message.received.place))
+    return f"{message.ledger_id}:{message.entry_id}:{message.partition}:{message.batch_index}"
 
 
 @cache
 def _tracer(provider: Any) -> Any:
     """Of that provider: making one costs a third of a span."""
     return provider.get_tracer("pulsar_spark")
+
+
+@cache
+def _context() -> Any:
+    from opentelemetry import context
+
+    return context
 
 
 @cache

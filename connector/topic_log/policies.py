@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.errors import InvalidOptionError, PulsarliteError
+from pulsar_spark.errors import InvalidOptionError, PulsarliteError, TooManyTopicsError
 from pulsar_spark.options import topic_policies
 from pulsar_spark.options.options import Options
 from pulsar_spark.options.topic_policies import (
@@ -27,13 +28,20 @@ from pulsar_spark.options.topic_policies import (
     NAMESPACES_ONLY,
     NESTED,
     NON_PARTITIONED,
+    PROPERTIES,
     Applied,
     hosted_policies,
 )
 from pulsar_spark.protocol.policies import TopicPolicies
 from pulsar_spark.records.stored_record import StoredFormat, readable
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, SchemaCompatibilityStrategy
-from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName, check_user_topic
+from pulsar_spark.topic_name import (
+    NON_PERSISTENT,
+    PERSISTENT,
+    NamespaceName,
+    TopicName,
+    check_user_topic,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -46,13 +54,15 @@ POLICIES_FORMAT: Final = StoredFormat(
     "File",
     version=3,
     checked_since=2,
-    fields=APART | {NESTED},
+    fields=APART | {NESTED, PROPERTIES},
     remedy="Restore it from a copy, or delete it to be without policies.",
 )
 KEPT: Final = {NESTED: {"keep_without_subscription": True}}
 """Settings of a topic that keeps all until it has had a durable subscription."""
 POLICIES_EVERY_S: Final = 5.0
-"""How often the broker and consumers look at what a namespace says."""
+"""How often the broker and consumers look at what a namespace says, on a local disk, ..."""
+REMOTE_POLICIES_EVERY_S: Final = 60.0
+"""... and over a network, where who publishes takes what it said then, too."""
 Settings = Mapping[str, Any]
 _log = logging.getLogger(__name__)
 
@@ -168,13 +178,20 @@ def policies_of(data: bytes | None, name: str) -> Settings:
 
 def change_policies(store: ObjectStore, namespace: NamespaceName, **changes: Any) -> Settings:
     """Have the file say these by stored name, or (None) say nothing of them; all that it says."""
+    return change_settings(store, namespace, lambda known: topic_policies.changed(known, changes))
+
+
+def change_settings(
+    store: ObjectStore, namespace: NamespaceName, changed: Callable[[Settings], Settings]
+) -> Settings:
+    """Have the file say what is made of what it says; all that it says then."""
     path = policies_path(namespace)
     wanted: Settings = {}
 
     def change(data: bytes | None) -> bytes | None:
         nonlocal wanted
         known = policies_of(data, path)
-        wanted = topic_policies.changed(known, changes)
+        wanted = changed(known)
         if wanted == known:
             return None
         return readable(lambda: POLICIES_FORMAT.encode(wanted), policies_of, path)
@@ -184,10 +201,11 @@ def change_policies(store: ObjectStore, namespace: NamespaceName, **changes: Any
 
 
 class NamespaceWatch:
-    """What namespaces say, looked at every POLICIES_EVERY_S. One that can't be read stays known."""
+    """What namespaces say, looked at now and then. One that can't be read stays known."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._every_s = REMOTE_POLICIES_EVERY_S if store.remote else POLICIES_EVERY_S
         self._known: dict[NamespaceName, tuple[float, Settings]] = {}
         """When a namespace was looked at, and what it said."""
 
@@ -195,7 +213,7 @@ class NamespaceWatch:
         """What it says; `before` is what it said as far as the caller knows."""
         now_s = self._store.clock.monotonic_s()
         looked_s, known = self._known.get(namespace, (-inf, before or {}))
-        if now_s - looked_s < POLICIES_EVERY_S:
+        if now_s - looked_s < self._every_s:
             return known
         try:
             known = read_policies(self._store, namespace)
@@ -213,7 +231,7 @@ def open_or_create(
     It gets as many partitions as the options say, or else the namespace. TopicNotFoundError if it
     is not made.
     """
-    if (ledger := root.open_found(topic)) is not None:
+    if (ledger := root.known(topic) or root.open_found(topic)) is not None:
         return ledger
     return root.open_or_create(topic, check_creation(root, topic, options), settings)
 
@@ -238,7 +256,10 @@ def receive_from(root: Root, topic: TopicName, options: Options | None) -> Manag
 
 
 def check_creation(root: Root, topic: TopicName, options: Options | None) -> int:
-    """How many partitions the topic would get that is made now; TopicNotFoundError if it is not."""
+    """How many partitions the topic would get that is made now.
+
+    TopicNotFoundError if it is not made; TooManyTopicsError if its namespace is full.
+    """
     if topic.is_system:
         raise root.absent(topic, "only Pulsarlite itself makes such a topic")
     if options is not None and not options["allowAutoTopicCreation"]:
@@ -246,11 +267,36 @@ def check_creation(root: Root, topic: TopicName, options: Options | None) -> int
     counts = topic_policies.applied({}, read_policies(root.store, topic.namespace))
     if not counts["auto_topic_creation"].value:
         raise root.absent(topic, f"namespace {topic.namespace} has auto_topic_creation off")
+    partitions = int(counts["auto_topic_partitions"].value)
     if options is not None and options.has("numPartitions"):
-        return int(options["numPartitions"])
-    if counts["auto_topic_type"].value == NON_PARTITIONED:
-        return 1
-    return int(counts["auto_topic_partitions"].value)
+        partitions = int(options["numPartitions"])
+    elif counts["auto_topic_type"].value == NON_PARTITIONED:
+        partitions = 1
+    check_room(root, topic, partitions)
+    return partitions
+
+
+def check_room(root: Root, topic: TopicName, more: int) -> None:
+    """TooManyTopicsError if the namespace has no room for so many more topics.
+
+    As in Pulsar each partition counts as a topic, system topics do not, and two that come at once
+    may both find the last place.
+    """
+    said = read_policies(root.store, topic.namespace)
+    most = topic_policies.applied({}, said)["max_topics_per_namespace"].value
+    if not most or topic.is_system:
+        return
+    tenant, local = topic.namespace.tenant, topic.namespace.local_name
+    found = chain(*(root.find(tenant, local, domain) for domain in (PERSISTENT, NON_PERSISTENT)))
+    ledgers = (root.open_found(each) for each in found if not each.is_system)
+    there = sum(each.state.partitions for each in ledgers if each is not None)
+    if there + more > most:
+        raise TooManyTopicsError(
+            f"Namespace {topic.namespace} may have {most} topics and has {there}, each partition "
+            f"counted: there is no room for {more} of {topic.partitioned_topic_name}. Delete some, "
+            f"or allow more: pulsarlite namespaces set-max-topics-per-namespace {topic.namespace} "
+            f"-t {there + more}"
+        )
 
 
 # -- what counts for a topic -----------------------------------------------------------------------
@@ -264,9 +310,7 @@ def policies_now(ledger: ManagedLedger) -> TopicPolicies:
 
 def max_producers(ledger: ManagedLedger) -> int:
     """How many producers the topic lets in; 0 is no limit. What its namespace said a moment ago."""
-    key = (os.getpid(), ledger.store)
-    watch = _watches.setdefault(key, NamespaceWatch(ledger.store))
-    said = watch.policies(TopicName.parse(ledger.topic).namespace)
+    said = _said_lately(ledger.store, TopicName.parse(ledger.topic).namespace)
     return hosted_policies(ledger.state.settings, said).max_producers_per_topic
 
 
@@ -300,12 +344,17 @@ def schema_policies(ledger: ManagedLedger, topic: TopicName) -> SchemaPolicies:
 
 def _applied(ledger: ManagedLedger, topic: TopicName, *names: str) -> list[Any]:
     """What counts of these; the namespace's file is read only if the topic leaves one open."""
-    settings = ledger.state.settings
+    settings, store = ledger.state.settings, ledger.store
     is_said = topic_policies.said(settings).keys() >= {*names}
-    found = topic_policies.applied(
-        settings, {} if is_said else read_policies(ledger.store, topic.namespace)
-    )
+    read = _said_lately if store.remote else read_policies
+    found = topic_policies.applied(settings, {} if is_said else read(store, topic.namespace))
     return [found[name].value for name in names]
+
+
+def _said_lately(store: ObjectStore, namespace: NamespaceName) -> Settings:
+    """What the namespace said when this process looked last, not long ago."""
+    key = (os.getpid(), store)
+    return _watches.setdefault(key, NamespaceWatch(store)).policies(namespace)
 
 
 def policies_path(namespace: NamespaceName) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD
-from pulsar_spark.connector.system.broker_offset import NO_COMMIT, BrokerOffset, last_shards
+from pulsar_spark.connector.system.broker_offset import NO_COMMIT
+from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
@@ -35,7 +36,7 @@ from pulsar_spark.topic_name import TopicPartition
 class BrokersView:
     """What `__dispatch` said at one moment: each broker's state, or why it can't be read."""
 
-    offset: BrokerOffset = field(default_factory=BrokerOffset)
+    hosted: HostedTopics = field(default_factory=HostedTopics)
     states: Mapping[TopicPartition, BrokerState] = field(default_factory=dict)
     damaged: Mapping[TopicPartition, str] = field(default_factory=dict)
     failed: frozenset[TopicPartition] = frozenset()
@@ -48,7 +49,7 @@ class BrokersView:
 
     def heard(self, about: TopicPartition) -> int | None:
         """The last commit that the partition's state knows of; None if that is not known."""
-        return None if about in self.failed else self.offset.hosted.get(about, NO_COMMIT)
+        return None if about in self.failed else self.hosted.commits.get(about, NO_COMMIT)
 
 
 def brokers_view(root: Root) -> BrokersView:
@@ -56,10 +57,10 @@ def brokers_view(root: Root) -> BrokersView:
     dispatch = SystemTopic(root, DISPATCH)
     if not (stop := dispatch.refresh()):
         return BrokersView()
-    offset, brokers = last_shards(dispatch, stop)
-    if offset is None:
+    hosted, brokers = last_shards(dispatch, stop)
+    if hosted.said is None:
         return BrokersView()
-    first = stop if offset.dispatched is None else offset.dispatched
+    first = stop if hosted.said.dispatched is None else hosted.said.dispatched
     said = dispatch.read(first, stop, keep=lambda _, to: to == ASIDE_RECORD)
     failed = frozenset(each.record.about for each in said)
     states: dict[TopicPartition, BrokerState] = {}
@@ -70,7 +71,7 @@ def brokers_view(root: Root) -> BrokersView:
                 states[about] = from_shards(shards, columns=False)
         except (CorruptFileError, FutureVersionError) as error:  # noqa: PERF203 - each for itself
             damaged[about] = error.message
-    return BrokersView(offset, states, damaged, failed)
+    return BrokersView(hosted, states, damaged, failed)
 
 
 def check_broker(
@@ -145,7 +146,7 @@ def check_steps(root: Root, wanted: Wanted) -> Iterator[tuple[TopicPartition, Di
     if newest is None:
         return
     known = history.base(wanted)
-    for _, batch, changed in history.steps(newest, wanted):
+    for batch, changed in history.steps(newest, wanted):
         for about, state in changed.items():
             earlier = known.get(about)
             for name, subscription in sorted(state.subscriptions.items()):

@@ -201,8 +201,8 @@ def _look(
             f"partition {partitions[-1]}. Name another, or the whole topic."
         )
     found = [trouble] if trouble is not None and not name.is_system else []
-    if name == COMMANDS and view.offset.commands > ledger.state.next_ledger_id:
-        text = f"the broker knows ledgers up to {view.offset.commands - 1}"
+    if name == COMMANDS and view.hosted.batch.commands[1] > ledger.state.next_ledger_id:
+        text = f"the broker knows ledgers up to {view.hosted.batch.commands[1] - 1}"
         found.append(Difference(Check.BROKER, text, 0, ledger_id=ledger.state.next_ledger_id))
     found += check_log(ledger)
     missing_files, unnamed = check_files(ledger)

@@ -62,8 +62,8 @@ def acknowledgements(
     known = {about: state.subscriptions for about, state in history.base(wanted).items()}
     groups: dict[tuple[TopicPartition, str, int], list[tuple[Group, PositionSet]]] = {}
     ledgers: dict[TopicPartition, dict[int, LedgerInfo]] = {}
-    for before, batch, changed in history.steps(up_to, wanted):
-        reports = _reports(commands, before, batch, changed)
+    for batch, changed in history.steps(up_to, wanted):
+        reports = _reports(commands, batch, changed)
         for about, state in changed.items():
             ledgers.setdefault(about, {}).update((each.ledger_id, each) for each in state.ledgers)
             earlier = known.get(about, {})
@@ -85,17 +85,12 @@ def _news(
     return subscription.cursor.difference(since, state.ledgers).difference(state.hidden)
 
 
-def _reports(
-    commands: SystemTopic, before: Batch, batch: Batch, changed: Iterable[TopicPartition]
-) -> Reports:
+def _reports(commands: SystemTopic, batch: Batch, changed: Iterable[TopicPartition]) -> Reports:
     """The reports that the batch took in: of one that was set aside, from then on."""
-    aside = before.offset.aside
-    since = {
-        about: aside[about].commands if about in aside else before.offset.commands
-        for about in changed
-    }
+    again, (new, stop) = batch.offset.again, batch.offset.commands
+    since = {about: again[about].commands if about in again else new for about in changed}
     found: Reports = {}
-    first, stop = min(since.values(), default=0), batch.offset.commands
+    first = min(since.values(), default=0)
     if first >= stop:
         return found
     for stored in commands.read(first, stop, keep=lambda about, _: about in since):

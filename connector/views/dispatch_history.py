@@ -2,24 +2,21 @@
 
 Invariants: a state is the fold of all shards up to the end of one batch, so it is the one that
 every topic partition had when that batch was done; a batch can be had only if all that the fold
-needs is still there: from the topic's first ledger on, or from a batch that wrote all shards anew.
+needs is still there: from the topic's first ledger on, or from the one that its offset names.
 A batch's number is the ledger of `__dispatch` that has its offset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
-from pulsar_spark.connector.system.broker_offset import (
-    OFFSET_RECORD,
-    SHARD_PREFIX,
-    BrokerOffset,
-    last_shards,
-)
-from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.system.broker_offset import SHARD_PREFIX, BrokerOffset
+from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards, read_offsets
+from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.hosting.broker_format import from_shards
@@ -40,6 +37,52 @@ class Batch:
     stop: int
     written_ms: int
     offset: BrokerOffset
+    topic_partitions: int = 0
+    set_aside: int = 0
+
+
+@dataclass(slots=True)
+class Step:
+    """A topic partition's shards after one ledger of `__dispatch`."""
+
+    about: TopicPartition
+    ledger_id: int
+    written_ms: int
+    shards: Mapping[str, bytes]
+    new_bytes: int
+    """Of the shards that it wrote."""
+    backlogs: Mapping[str, int] | None = None
+    """By subscription, for who has counted them."""
+
+
+def steps_of(
+    records: Iterable[StoredRecord], brokers: dict[TopicPartition, dict[str, bytes]]
+) -> Iterator[Step]:
+    """What the records make of the brokers' shards, step by step; `brokers` has all of it then."""
+    for (ledger_id, about), written in groupby(
+        records, lambda each: (each.ledger_id, each.record.about)
+    ):
+        shards, new_bytes, written_ms = brokers.setdefault(about, {}), 0, 0
+        for stored in written:
+            written_ms, data = stored.publish_time_ms, stored.record.data
+            new_bytes += len(data)
+            key = stored.record.subscription.removeprefix(SHARD_PREFIX)
+            if data:
+                shards[key] = data
+            else:
+                shards.pop(key, None)
+        yield Step(about, ledger_id, written_ms, dict(shards), new_bytes)
+
+
+def is_whole_from(offset: BrokerOffset, first_ledger: int) -> bool:
+    """Whether `__dispatch` has all states after that batch, if it begins with that ledger."""
+    return offset.since is not None and offset.since[0] >= first_ledger
+
+
+def whole_steps(steps: list[Step], whole_from: int) -> list[Step]:
+    """Those, of one topic partition, of which all shards are known, if all states are then."""
+    before = bisect_right([each.ledger_id for each in steps], whole_from)
+    return steps[max(before - 1, 0) :]
 
 
 class DispatchHistory:
@@ -60,8 +103,9 @@ class DispatchHistory:
         found = [*self._read_batches()]
         if self._is_whole:
             return found
-        snapshots = (place for place, each in enumerate(found) if each.offset.snapshot)
-        return found[next(snapshots, len(found)) :]
+        first = self._dispatch.first_ledger()
+        whole = (place for place, each in enumerate(found) if is_whole_from(each.offset, first))
+        return found[next(whole, len(found)) :]
 
     def batch(self, as_of: AsOf | None) -> Batch | None:
         """The batch that is asked for; the newest, or None if there never was one.
@@ -100,52 +144,62 @@ class DispatchHistory:
         chosen = ((about, held) for about, held in sorted(brokers.items()) if wanted(about))
         return {about: from_shards(held, columns=False) for about, held in chosen if held}
 
+    def steps_up_to(self, batch: Batch | None, wanted: Wanted) -> dict[TopicPartition, list[Step]]:
+        """Each topic partition's steps up to that batch, as far back as they are known."""
+        found: dict[TopicPartition, list[Step]] = {}
+        if batch is None:
+            return found
+        for step in steps_of(self._shards(0, batch.stop, wanted), {}):
+            found.setdefault(step.about, []).append(step)
+        whole_from = 0 if self._is_whole or not self.batches else self.batches[0].number
+        return {
+            about: whole_steps(steps, whole_from)
+            for about, steps in found.items()
+            if steps[-1].shards
+        }
+
     def base(self, wanted: Wanted) -> States:
         """The states with which `steps` begins."""
         return {} if self._is_whole else self.states(self.batches[0], wanted)
 
-    def steps(self, up_to: Batch, wanted: Wanted) -> Iterator[tuple[Batch, Batch, States]]:
-        """(the batch before, a batch, the states that it changed) as far back as they are known."""
+    def steps(self, up_to: Batch, wanted: Wanted) -> Iterator[tuple[Batch, States]]:
+        """(a batch, the states that it changed) as far back as they are known."""
         batches = [each for each in self.batches if each.number <= up_to.number]
         if self._is_whole:
             batches.insert(0, Batch(-1, 0, 0, BrokerOffset()))
         brokers = last_shards(self._dispatch, batches[0].stop)[1]
         for before, batch in pairwise(batches):
-            changed = set()
-            for stored in self._dispatch.read(
-                before.stop,
-                batch.stop,
-                keep=lambda about, name: name.startswith(SHARD_PREFIX) and wanted(about),
-            ):
-                about, data = stored.record.about, stored.record.data
-                key = stored.record.subscription.removeprefix(SHARD_PREFIX)
-                changed.add(about)
-                brokers.setdefault(about, {})[key] = data
-                if not data:
-                    del brokers[about][key]
+            written = self._shards(before.stop, batch.stop, wanted)
+            changed = {step.about for step in steps_of(written, brokers)}
             states = {
                 about: from_shards(brokers[about], columns=False)
                 for about in sorted(changed)
                 if brokers[about]
             }
-            yield before, batch, states
+            yield batch, states
+
+    def _shards(self, first: int, stop: int, wanted: Wanted) -> Iterator[StoredRecord]:
+        return self._dispatch.read(
+            first, stop, keep=lambda about, name: name.startswith(SHARD_PREFIX) and wanted(about)
+        )
 
     def _newest(self) -> Batch | None:
         first = self._dispatch.first_ledger() if self._stop else 0
         for ledger_id in range(self._stop - 1, first - 1, -1):
-            for number, written_ms, offset in self._offsets(ledger_id):
-                return Batch(number, self._stop, written_ms, offset)
+            for each in read_offsets(self._dispatch, ledger_id, ledger_id + 1):
+                offset = BrokerOffset.from_json(each.record.data)
+                return Batch(ledger_id, self._stop, each.publish_time_ms, offset)
         return None
 
-    def _offsets(self, first: int) -> Iterator[tuple[int, int, BrokerOffset]]:
-        """(ledger, when it was written, the offset) of each batch that ends there or later."""
-        for each in self._dispatch.read(first, self._stop, keep=lambda _, to: to == OFFSET_RECORD):
-            yield each.ledger_id, each.publish_time_ms, BrokerOffset.from_json(each.record.data)
-
     def _read_batches(self) -> Iterator[Batch]:
-        offsets = [*self._offsets(0)]
-        for place, (number, written_ms, offset) in enumerate(offsets):
-            stop: int | None = self._stop
-            if place + 1 < len(offsets):  # what the next one was planned behind
-                stop = offsets[place + 1][2].dispatched
-            yield Batch(number, number + 1 if stop is None else stop, written_ms, offset)
+        topics, last = HostedTopics(), None
+        for each in read_offsets(self._dispatch, 0, self._stop):
+            offset = BrokerOffset.from_json(each.record.data)
+            if last is not None:  # it ends where the next one was planned
+                yield last if offset.dispatched is None else replace(last, stop=offset.dispatched)
+            topics.apply(offset, each.ledger_id)
+            counts = len(topics.commits), len(topics.aside)
+            number = each.ledger_id
+            last = Batch(number, number + 1, each.publish_time_ms, topics.batch, *counts)
+        if last is not None:
+            yield replace(last, stop=self._stop)

@@ -37,6 +37,7 @@ from pulsar_spark.connector.views.acknowledgements import acknowledgements
 from pulsar_spark.connector.views.dead_letters import NEEDED, letters_of, may_have_letters
 from pulsar_spark.connector.views.dispatch_history import DispatchHistory
 from pulsar_spark.connector.views.message_sets import SETS, Group, MessageSet
+from pulsar_spark.connector.views.recent_deliveries import RecentDeliveries
 from pulsar_spark.connector.views.view_columns import MESSAGE, TIME, VIEWS, View
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
@@ -46,7 +47,7 @@ from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicPartition
 
-Partitions = dict[TopicPartition, PartitionView]
+Partitions = Mapping[TopicPartition, PartitionView]
 GROUPED: Final = frozenset({*SETS, "acknowledgements"})
 """Views of messages whose own columns are those of groups."""
 ALL: Final = "persistent://.*"
@@ -174,7 +175,20 @@ class _Plan:
 
     @cached_property
     def _states(self) -> dict[TopicPartition, BrokerState]:
+        if self._options["view"] == "stats":
+            return {about: each.state for about, each in self._recent.items()}
         return self._history.states(self._batch, self._is_wanted)
+
+    @cached_property
+    def _recent(self) -> dict[TopicPartition, RecentDeliveries]:
+        steps = self._history.steps_up_to(self._batch, self._is_wanted)
+        return {about: RecentDeliveries(held, self._now_ms) for about, held in steps.items()}
+
+    @property
+    def _now_ms(self) -> int:
+        if self._options["asOf"] is not None and self._batch is not None:
+            return self._batch.offset.now_ms
+        return self._root.clock.wall_ms()
 
     def _is_wanted(self, about: TopicPartition) -> bool:
         return about in self._partitions
@@ -205,10 +219,10 @@ class _Plan:
 
     def _stats(self, about: TopicPartition) -> state_rows.Row:
         (ledgers, hidden), state = self._published(about), self._states.get(about)
+        now_ms, recent = self._now_ms, self._recent.get(about)
         if self._options["asOf"] is not None and self._batch is not None:
-            return topic_stats.topic_row(about, ledgers, state, self._batch.offset.now_ms)
-        now_ms = self._root.clock.wall_ms()
-        row = topic_stats.topic_row(about, ledgers, state, now_ms, hidden)
+            return topic_stats.topic_row(about, ledgers, state, now_ms, recent=recent)
+        row = topic_stats.topic_row(about, ledgers, state, now_ms, hidden, recent)
         return row | topic_stats.log_row(self._topics.view(about).ledger, about.partition)
 
     # -- messages ----------------------------------------------------------------------------

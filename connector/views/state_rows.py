@@ -146,10 +146,10 @@ def batches(known: Iterable[Batch]) -> Iterator[Row]:
             "batch": each.number,
             "time": each.offset.now_ms,
             "written": each.written_ms,
-            "commands_up_to": each.offset.commands,
-            "topic_partitions": len(each.offset.hosted),
-            "set_aside": len(each.offset.aside),
-            "is_snapshot": each.offset.snapshot,
+            "commands_up_to": each.offset.commands[1],
+            "topic_partitions": each.topic_partitions,
+            "set_aside": each.set_aside,
+            "written_anew": len(each.offset.renewed),
         }
 
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import deduplicates
 from pulsar_spark.connector.views import state_rows
-from pulsar_spark.connector.views.message_sets import LeaseEnds, unread
+from pulsar_spark.connector.views.message_sets import LeaseEnds, size_of, unread
+from pulsar_spark.connector.views.recent_deliveries import RATE_OVER_MS, RecentDeliveries
 from pulsar_spark.connector.views.state_rows import Row
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
@@ -49,12 +50,10 @@ def _missing(why: str, *names: str) -> tuple[StatsField, ...]:
     return tuple(StatsField(name, None, why) for name in names)
 
 
-RATE_OVER_MS: Final = 60_000
-"""Over how long a rate is counted: Pulsar's `statsUpdateFrequencyInSecs`."""
-
-_RATES: Final = "nothing counts rates: count `messages` or `acknowledgements` by time"
-_SUMS: Final = "nothing counts what was delivered"
-_TIMES: Final = "no such time is kept: `acknowledgements` and `batches` have times"
+_RATES: Final = "nobody counts it: count `messages` or `acknowledgements` by time"
+_WHOSE: Final = "a subscription has it; whose it was, only `acknowledgements` tells"
+_SUMS: Final = "nothing counts what was delivered, and what is gone can't be counted later"
+_TIMES: Final = "no such time is kept: `batches` and `acknowledgements` have times"
 _NOBODY: Final = "nobody is connected to a broker: they meet in files"
 _NOT_HERE: Final = "there is no such thing here"
 _JOINED: Final = "a key waits for what of it is in process, whoever joined"
@@ -71,10 +70,11 @@ CONSUMER: Final = (
     StatsField("drainingHashesUnackedMessages", LONG, "what it holds of keys that are another's by "
                "now"),
     StatsField("keyHashRanges", pa.list_(TEXT), "its slots, in Key_Shared"),
-    *_missing(_RATES, *_OUT, "msgRateRedeliver", "messageAckRate", "chunkedMessageRate"),
+    *_missing(_RATES, "msgRateRedeliver", "chunkedMessageRate"),
+    *_missing(_WHOSE, *_OUT, "messageAckRate", "lastAckedTimestamp", "lastConsumedTimestamp"),
     *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "avgMessagesPerEntry"),
-    *_missing(_TIMES, "lastAckedTimestamp", "lastConsumedTimestamp", "lastConsumedFlowTimestamp",
-              "lastAckedTime", "lastConsumedTime", "firstConsumedFlowTimestamp",
+    *_missing(_TIMES, "lastConsumedFlowTimestamp", "lastAckedTime", "lastConsumedTime",
+              "firstConsumedFlowTimestamp",
               "firstMessagesSentTimestamp"),
     *_missing(_NOBODY, "appId", "address", "connectedSince", "clientVersion", "metadata"),
     *_missing(_DRAINING, "drainingHashesCount", "drainingHashesClearedTotal",
@@ -101,11 +101,26 @@ SUBSCRIPTION: Final = (
     StatsField("nonContiguousDeletedMessagesRanges", LONG, "stretches of entries that are "
                "acknowledged behind the mark-delete position"),
     StatsField("nonContiguousDeletedMessagesRangesSerializedSize", LONG, "bytes of the cursor"),
-    *_missing(_RATES, *_OUT, "msgRateRedeliver", "messageAckRate", "chunkedMessageRate",
-              "msgRateExpired"),
+    StatsField("msgRateOut", REAL, "messages a second that were delivered in the last minute, as "
+               "far as the broker heard of it; those that came again are left out"),
+    StatsField("msgThroughputOut", REAL, "their bytes a second, as if all messages of a ledger had "
+               "one size"),
+    StatsField("messageAckRate", REAL, "messages a second that were acknowledged in the last "
+               "minute, by the broker too: expired, skipped, or copied to a letter topic"),
+    StatsField("lastConsumedTimestamp", LONG, "milliseconds since 1970, of the broker's batch that "
+               "delivered last, first deliveries only; null if that is longer ago than "
+               "`__dispatch` goes back"),
+    StatsField("lastAckedTimestamp", LONG, "likewise, of the batch that took in the last "
+               "acknowledgement"),
+    StatsField("lastMarkDeleteAdvancedTimestamp", LONG, "likewise, that moved the mark-delete "
+               "position"),
+    StatsField("breaker", TEXT, "Pulsar has none: closed, open (delivery pauses), or half-open"),
+    StatsField("breakerOpened", LONG, "milliseconds since 1970; null while it is closed"),
+    StatsField("breakerFailedTrials", LONG, "that failed since, in a row; null likewise"),
+    StatsField("breakerNextTrial", LONG, "until when nothing is granted; null likewise"),
+    *_missing(_RATES, "msgRateRedeliver", "chunkedMessageRate", "msgRateExpired"),
     *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "totalMsgExpired"),
-    *_missing(_TIMES, "lastExpireTimestamp", "lastConsumedFlowTimestamp", "lastConsumedTimestamp",
-              "lastAckedTimestamp", "lastMarkDeleteAdvancedTimestamp"),
+    *_missing(_TIMES, "lastExpireTimestamp", "lastConsumedFlowTimestamp"),
     *_missing(_DRAINING, "drainingHashesCount", "drainingHashesClearedTotal",
               "drainingHashesUnackedMessages"),
     *_missing(_JOINED, "consumersAfterMarkDeletePosition"),
@@ -150,7 +165,8 @@ TOPIC: Final = (
     StatsField("delayedMessageIndexSizeInBytes", LONG, "what the broker keeps of the delayed"),
     StatsField("msgRateIn", REAL, "messages a second that were published in the last minute"),
     StatsField("msgThroughputIn", REAL, "their bytes a second"),
-    *_missing(_RATES, *_OUT),
+    StatsField("msgRateOut", REAL, "of all subscriptions"),
+    StatsField("msgThroughputOut", REAL, "of all subscriptions"),
     *_missing(_THROTTLED, "publishRateLimitedTimes"),
     *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "bytesOutInternalCounter"),
     *_missing("nothing counts the bytes of what is gone", "bytesInCounter",
@@ -180,6 +196,7 @@ def topic_row(
     state: BrokerState | None,
     now_ms: int,
     hidden: PositionSet = NOTHING,
+    recent: RecentDeliveries | None = None,
 ) -> Row:
     """What its ledgers and its broker's state say of a topic partition.
 
@@ -187,6 +204,8 @@ def topic_row(
     that are `hidden`: with no broker at work a backlog grows nevertheless.
     """
     found = {} if state is None else _subscriptions(state, _Unheard.of(state, ledgers, hidden))
+    if recent is not None:
+        found = {name: each | recent.of(name) for name, each in found.items()}
     oldest = {
         name: each["earliestMsgPublishTimeInBacklog"]
         for name, each in found.items()
@@ -211,7 +230,10 @@ def topic_row(
         "oldestBacklogMessageSubscriptionName": whose,
         "lastPublishTimeStamp": ledgers[-1].max_publish_time_ms if len(ledgers) else None,
         "subscriptions": list(found.items()),
-        **{name: sum(each[name] for each in found.values()) for name in _SUMMED},
+        **{
+            name: sum(each[name] for each in found.values())
+            for name in (*_SUMMED, *(() if recent is None else _OUT))
+        },
         "delayedMessageIndexSizeInBytes": sum(each.rows.nbytes for each in groups),
     }
 
@@ -250,7 +272,7 @@ class _Unheard(NamedTuple):
         gone = hidden.of_ledgers(each.ledger_id for each in found)
         return _Unheard(
             sum(each.messages for each in found) - gone.count(ledgers),
-            sum(each.size_bytes for each in found) - _size(gone, ledgers),
+            sum(each.size_bytes for each in found) - size_of(gone, ledgers),
             found[0].min_publish_time_ms if found else None,
         )
 
@@ -279,7 +301,7 @@ def _subscriptions(state: BrokerState, unheard: _Unheard) -> dict[str, Row]:
         rest = unread(state, held)
         row["msgBacklog"] += unheard.messages
         row["msgBacklogNoDelayed"] = row["msgBacklog"] - row["msgDelayed"]
-        row["backlogSize"] = _size(rest, state.ledgers) + unheard.size_bytes
+        row["backlogSize"] = size_of(rest, state.ledgers) + unheard.size_bytes
         if row["earliestMsgPublishTimeInBacklog"] is None and unheard.messages:
             row["earliestMsgPublishTimeInBacklog"] = unheard.first_ms
         row["consumers"] = []
@@ -301,13 +323,3 @@ def _by_pulsars_names(row: Mapping[str, Any]) -> Row:
         key = _NAMES.get(name) or head + "".join(word.capitalize() for word in rest)
         found[key] = value
     return found
-
-
-def _size(messages: PositionSet, ledgers: LedgerList) -> int:
-    """Their bytes, as if all messages of a ledger had one size."""
-    total = 0
-    for ledger_id in messages.ledger_ids:
-        ledger = ledgers.of_id(ledger_id)
-        count = messages.of_ledgers([ledger_id]).count(ledgers)
-        total += ledger.size_bytes * count // max(1, ledger.messages)
-    return total

@@ -306,7 +306,7 @@ _OF_STATES: Final = (
             ViewColumn("commands_up_to", LONG, "the next ledger of `__commands` that it left"),
             ViewColumn("topic_partitions", INT, "how many had a broker"),
             ViewColumn("set_aside", INT, "how many of them could not step"),
-            ViewColumn("is_snapshot", FLAG, "whether all states were written anew"),
+            ViewColumn("written_anew", INT, "how many states it wrote whole"),
         ),
     ),
 )  # fmt: skip

@@ -288,7 +288,7 @@ def _take_delivered(holder: Holder, delivered: Mapping[int, PositionSet]) -> Non
     consumer.timeouts = consumer.timeouts.without(before.difference(consumer.delivered))
     options = consumer.options
     if options.ack_timeout_ms > 0:
-        new = consumer.delivered.difference(before)
+        new = consumer.delivered.difference(consumer.timeouts.messages)
         for count, part in subscription.tracker.by_count(new):
             backoff = options.ack_timeout_redelivery_backoff
             wait_ms = options.ack_timeout_ms + (backoff.next(count) if backoff else 0)

@@ -17,6 +17,7 @@ from pulsar_spark.dispatchers.granting import grants_again
 from pulsar_spark.errors import ConsumerAssignError, InvalidTopicNameError, ServerError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST
+from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.protocol.commands import (
     CloseConsumer,
     CreateSubscription,
@@ -216,6 +217,10 @@ def _check(
             _check_alike(subscription, held, command)
     if held is not None:
         return
+    kind = command.subscription_type.value
+    if kind not in state.policies.subscription_types_enabled.split(","):
+        text = f"Topic[{state.topic}] doesn't support {kind} sub type!"
+        raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
     limit = state.policies.max_consumers_per_topic
     if 0 < limit <= sum(len(each.consumers) for each in state.subscriptions.values()):
         raise RefusedError(ServerError.CONSUMER_BUSY, "Topic reached max consumers limit")
@@ -379,6 +384,7 @@ def _subscribe_again(holder: Holder, command: Subscribe) -> None:
         consumer.options = command.options
         consumer.permits = command.permits
         consumer.sequence = consumer.redeliver_sequence = -1
+        consumer.timeouts = PositionMap()  # what of them it delivers, its own reports say
         if not command.resumes:
             consumer.committed = subscription.cursor.mark_delete_position
             give_back_all(holder, Reason.CONSUMER_GONE)

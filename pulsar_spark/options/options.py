@@ -114,6 +114,9 @@ OPTIONS: Final = (
     Option("statsIntervalSeconds", values.count(0), 0, Scope.STREAM_READ | Scope.STREAM_WRITE,
            "How often a source or sink logs what it did (0: never), as Pulsar's clients do, for "
            "the logger `pulsar_spark.stats`: [monitoring](monitoring.md)."),
+    Option("tracing", values.IMPORT_PATH, None, Scope.WRITE,
+           "A function without arguments that sets up OpenTelemetry in each of Spark's Python "
+           "workers: then each task's rows name a span of theirs: [traces](monitoring.md#traces)."),
     Option("failOnDataLoss", values.BOOLEAN, True, Scope.READ,
            "Whether a query stops when messages that it has not read were trimmed away; otherwise "
            "it goes on behind them, and says so in its log."),

@@ -34,14 +34,18 @@ class Unit(NamedTuple):
     text: Callable[[Any], str] = str
 
 
-def time(least_ms: int, *, infinite: bool = False, off: bool = False) -> Unit:
-    """Seconds; with `infinite` -1 is no limit, and with `off` 0 is none either."""
+def time(least_ms: int, *, infinite: bool = False, off: bool = False, default: str = "s") -> Unit:
+    """Seconds; with `infinite` -1 is no limit, and with `off` 0 is none either.
+
+    `default` is the unit of a text that names none, as `pulsar-admin` has it.
+    """
 
     def stored(value: Any) -> int:
         if isinstance(value, timedelta):
             milliseconds = value // timedelta(milliseconds=1)
         else:
-            milliseconds = round(_number(value, _TIMES, "s"))
+            unit = default if isinstance(value, str) else "s"
+            milliseconds = round(_number(value, _TIMES, unit))
         if infinite and (milliseconds == -1_000 or (off and milliseconds == 0)):
             return INFINITE
         return _within(milliseconds, least_ms, MOST_DURATION_MS)
@@ -50,6 +54,8 @@ def time(least_ms: int, *, infinite: bool = False, off: bool = False) -> Unit:
         return value if value == INFINITE else value // 1000 if value % 1000 == 0 else value / 1000
 
     expects = "a time, such as 30s, 100m, 3h, 2d or 5w; a number alone is seconds"
+    if default == "m":
+        expects += " in Python, and minutes on the command line, as for pulsar-admin"
     if least_ms:
         expects += f"; {_in_units(least_ms, _TIMES)} or more"
     return Unit(
@@ -91,6 +97,26 @@ def one_of(*words: str) -> Unit:
         return known[str(value).strip().lower()]
 
     return Unit(stored, "one of " + ", ".join(words))
+
+
+def some_of(*words: str) -> Unit:
+    """Of these words one or more, stored as a text in this order; given as a list, or such a text.
+
+    The texts are those of `pulsar-admin`: words with commas between.
+    """
+    word = one_of(*words).stored
+
+    def stored(value: Any) -> str:
+        given = value.split(",") if isinstance(value, str) else list(value)
+        chosen = {word(each) for each in given}
+        if not chosen:
+            raise ValueError
+        return ",".join(each for each in words if each in chosen)
+
+    return Unit(
+        stored, "one or more of " + ", ".join(words) + ", with commas between",
+        given=lambda value: value.split(","), text=lambda value: value.replace(",", ", "),
+    )  # fmt: skip
 
 
 def _switch(value: Any) -> bool:

@@ -10,7 +10,7 @@ Follows Pulsar's `HierarchyTopicPolicies`; commands and flags are those of `puls
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypedDict
@@ -19,11 +19,13 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import policy_units as units
 from pulsar_spark.options.policy_units import SWITCH, Unit
 from pulsar_spark.protocol.policies import (
+    ALL_SUBSCRIPTION_TYPES,
     INFINITE,
     BacklogQuotaPolicy,
     InactiveTopicDeleteMode,
     TopicPolicies,
 )
+from pulsar_spark.records.stored_record import canonical_json
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, STRATEGIES
 from pulsar_spark.topic_name import MAX_PARTITIONS
 
@@ -31,7 +33,10 @@ PARTITIONED: Final = "partitioned"
 NON_PARTITIONED: Final = "non-partitioned"
 NESTED: Final = "policies"
 """The setting of a topic that has most of its policies; the others are settings themselves."""
-
+PROPERTIES: Final = "properties"
+"""The setting of a topic or namespace that has its owner's own names and texts."""
+MOST_PROPERTIES_BYTES: Final = 64 << 10
+"""Of all properties of one topic or namespace together, as JSON."""
 
 Time = float | str | timedelta
 """Seconds, or a text such as `3d`."""
@@ -54,6 +59,9 @@ class PolicyValues(TypedDict, total=False):
     max_consumers: int
     max_consumers_per_subscription: int
     max_subscriptions_per_topic: int
+    max_topics_per_namespace: int
+    subscription_expiration_time: Time
+    subscription_types_enabled: str | Collection[str]
     delayed_delivery: bool
     delayed_delivery_tick: Time
     deduplication: bool
@@ -181,6 +189,26 @@ POLICIES: Final = (
                 ("-s", "-m", "--max-subscriptions-per-topic"),
                 "Subscriptions; a new one above that is refused."),
     ), also=("max-subscriptions",)),
+    Policy("max-topics-per-namespace", (
+        Setting("max_topics_per_namespace", "max_topics_per_namespace", units.count(0), 0,
+                ("-t", "--max-topics-per-namespace"),
+                "Topics of a namespace, each of whose partitions counts as one; who makes or "
+                "enlarges one above that is refused. Dead-letter topics are made all the same."),
+    ), is_namespaces=True),
+    Policy("subscription-expiration-time", (
+        Setting("subscription_expiration_time", "subscription_expiration_time_ms",
+                units.time(0, default="m"), 0, ("-t", "--time"),
+                "After what time the broker deletes a durable subscription to which nobody is "
+                "connected, as the broker that runs has seen it; 0 is never. What it had not "
+                "acknowledged is then kept for it no more."),
+    )),
+    Policy("subscription-types-enabled", (
+        Setting("subscription_types_enabled", "subscription_types_enabled",
+                units.some_of(*ALL_SUBSCRIPTION_TYPES.split(",")), ALL_SUBSCRIPTION_TYPES,
+                ("-t", "--types"),
+                "The types with which a consumer may subscribe; with another it is refused. Who is "
+                "connected stays."),
+    )),
     Policy("delayed-delivery", (
         Setting("delayed_delivery", "delayed_delivery", SWITCH, True, ENABLE,
                 "Whether messages wait for the time that their producers gave them. Looked at when "
@@ -301,13 +329,11 @@ POLICIES: Final = (
 MISSING: Final = {
     "deduplication-snapshot-interval": "the log itself remembers sequence ids: no snapshot",
     "delayed-delivery --maxDelay": "a message may be as late as its producer says",
+    "delayed delivery, strict": "no switch (it is a broker's, not a policy's): it is always strict",
     "dispatch-rate, publish-rate, subscribe-rate": "a query's maxMessagesPerTrigger bounds it",
     "max-message-size": "the option maxMessageSize of a sink",
-    "max-topics-per-namespace": "nobody counts topics",
     "offload-policies, persistence": "topics are files already, and bookies there are none",
     "replication-clusters": "there is one cluster: the root",
-    "subscription-expiration-time": "subscriptions stay until they are deleted",
-    "subscription-types-enabled": "every type is",
 }
 """Policies of pulsar-admin that there are not here, and why or what to do instead."""
 
@@ -380,9 +406,36 @@ def changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
     return after
 
 
+def properties(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What these settings have of properties."""
+    return dict(settings.get(PROPERTIES) or {})
+
+
+def with_properties(
+    settings: Mapping[str, Any], given: Mapping[str, str], without: Collection[str] = ()
+) -> dict[str, Any]:
+    """The settings, with these properties beside those that they have, and without some.
+
+    InvalidOptionError if one is no text, or all are too long together.
+    """
+    words: list[Any] = [*given, *given.values()]
+    for each in words:
+        if not isinstance(each, str):
+            raise InvalidOptionError(f"Properties are texts, by texts: {each!r} is none.")
+    left = {name: each for name, each in properties(settings).items() if name not in without}
+    after = {**left, **given}
+    if (size := len(canonical_json(after))) > MOST_PROPERTIES_BYTES:
+        raise InvalidOptionError(
+            f"Properties would take {size:,} bytes, and may take {MOST_PROPERTIES_BYTES:,}: put "
+            "what is long elsewhere, and its name here."
+        )
+    others = {name: each for name, each in settings.items() if name != PROPERTIES}
+    return {**others, PROPERTIES: after} if after else others
+
+
 def is_stored(settings: Mapping[str, Any]) -> bool:
     """Whether each policy in these settings is what could have been stored."""
-    if not isinstance(settings.get(NESTED) or {}, Mapping):
+    if not all(isinstance(settings.get(each) or {}, Mapping) for each in (NESTED, PROPERTIES)):
         return False
     for name, value in said(settings).items():
         unit = _BY_STORED[name].unit

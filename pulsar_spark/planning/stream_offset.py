@@ -4,6 +4,8 @@ Invariants: a micro-batch is the difference of its two offsets, and needs nothin
 ledgers; equal offsets have equal text (keys sorted); cursors only grow from one offset to the
 next within an epoch; a partition that `start` lacks, or has from another epoch, begins at `end`'s
 origin. The symbolic offset, with which every query begins, resolves nothing and is always the same.
+What an offset has in common with the one that it came from they share, so that to make, compare
+and write one costs what changed.
 
 Takes the place of Spark's `KafkaSourceOffset`; a number per partition can't say which messages
 of a batch were acknowledged, so here it is Pulsar's cursor.
@@ -34,6 +36,8 @@ READERS_VERSION: Final = 1
 CONSUMERS_VERSION: Final = 3
 """That of a consumer's. Only an offset with `incarnations` has what came with version 4."""
 FIRST_ATTEMPT: Final = 0
+MOST_CHANGES: Final = 1000
+"""The partitions in which an offset in memory differs from what it shares, before it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +118,41 @@ class PartitionOffset:
         )
 
 
+class ChangedPartitions(Mapping[TopicPartition, PartitionOffset]):
+    """The partitions of an offset as a `whole` that others share, and what is different here."""
+
+    __slots__ = ("changes", "whole")
+
+    def __init__(
+        self,
+        whole: Mapping[TopicPartition, PartitionOffset],
+        changes: Mapping[TopicPartition, PartitionOffset],
+    ) -> None:
+        self.whole, self.changes = whole, changes
+
+    def __getitem__(self, about: TopicPartition) -> PartitionOffset:
+        found = self.changes.get(about)
+        return self.whole[about] if found is None else found
+
+    def __contains__(self, about: object) -> bool:
+        return about in self.changes or about in self.whole
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        yield from self.whole
+        yield from (about for about in self.changes if about not in self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole) + sum(about not in self.whole for about in self.changes)
+
+
+Partitions = Mapping[TopicPartition, PartitionOffset]
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """All partitions of one streaming source. `partitions` is None for the symbolic offset."""
 
-    partitions: Mapping[TopicPartition, PartitionOffset] | None = field(default_factory=dict)
+    partitions: Partitions | None = field(default_factory=dict)
     subscription: str = ""
     consumer: str = ""
     """The consumer's name, so that a restart is the same one; a Reader has none."""
@@ -141,6 +175,32 @@ class StreamOffset:
     def items(self) -> Iterator[tuple[TopicPartition, PartitionOffset]]:
         """By topic and partition, ascending."""
         return iter(sorted((self.partitions or {}).items()))
+
+    def with_changes(self, changes: Partitions) -> StreamOffset:
+        """The offset with other places of these partitions; what it has besides is shared."""
+        if not changes and self.partitions is not None:
+            return self
+        whole, before = _layers(self.partitions)
+        changed = replace(self, partitions=ChangedPartitions(whole, {**before, **changes}))
+        return changed if len(before) + len(changes) <= MOST_CHANGES else changed.settled()
+
+    def settled(self) -> StreamOffset:
+        """The same offset, as the whole that those which come from it share."""
+        return replace(self, partitions=dict(self.partitions or {}))
+
+    def changed_since(self, start: StreamOffset) -> dict[TopicPartition, PartitionOffset]:
+        """The partitions whose place differs from that in `start`, by topic and number.
+
+        Costs what the two do not share.
+        """
+        (whole, changes), (old, before) = _layers(self.partitions), _layers(start.partitions)
+        candidates = changes.keys() | before.keys() if whole is old else whole.keys() | changes
+        found = {}
+        for about in candidates:
+            here, there = self.get(about), start.get(about)
+            if here is not None and here is not there and here != there:
+                found[about] = here
+        return dict(sorted(found.items()))
 
     def to_json_value(self) -> dict[str, Any]:
         """Canonical: two equal offsets give the same text, keys sorted at every level."""
@@ -191,6 +251,13 @@ class StreamOffset:
             KeyError, ValueError, TypeError, AttributeError, OverflowError, CorruptFileError,
         ) as error:  # fmt: skip
             raise OFFSET_FORMAT.damaged("", repr(error)) from error
+
+
+def _layers(partitions: Partitions | None) -> tuple[Partitions, Partitions]:
+    """(what is shared, what is different from that)."""
+    if isinstance(partitions, ChangedPartitions):
+        return partitions.whole, partitions.changes
+    return ({} if partitions is None else partitions), {}
 
 
 def _cursor_value(cursor: Cursor) -> Any:

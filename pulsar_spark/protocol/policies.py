@@ -15,6 +15,7 @@ from pulsar_spark.errors import InvalidOptionError
 
 INFINITE: Final = -1
 DEFAULT_MAX_REDELIVER_COUNT: Final = 16
+ALL_SUBSCRIPTION_TYPES: Final = "Exclusive,Shared,Failover,Key_Shared"
 
 _MAX_INT: Final = 2**31 - 1
 _INTS: Final = 2**32
@@ -147,6 +148,8 @@ class TopicPolicies:
     key_shared_look_ahead: int = 20_000
     failover_consistent_hashing: bool = False
     auto_subscription_creation: bool = True
+    subscription_types_enabled: str = ALL_SUBSCRIPTION_TYPES
+    """With commas between, in that order."""
     breaker_threshold: int = 0
     """Per cent of a subscription's latest outcomes; 0: it has no breaker."""
     breaker_window: int = 20

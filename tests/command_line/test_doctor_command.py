@@ -308,3 +308,24 @@ def test_a_damaged_log_is_a_problem_and_the_other_topics_are_looked_at(topics: R
     findings = list(check_root(topics))
     assert found(findings, "persistent://public/default/orders").state is State.PROBLEM
     assert found(findings, "topics").text.startswith("1 of 2 are sound")
+
+
+@pytest.mark.parametrize(
+    ("given", "usage", "nearest"),
+    [
+        (("doctor", "--deeep"), "pulsarlite doctor ", "--deep"),
+        (("topics", "verify", "--dep"), "pulsarlite topics verify ", "--deep"),
+        (("metrics", "--prot=1"), "pulsarlite metrics ", "--port"),
+        (("topics", "peek", "t", "--zzz"), "pulsarlite topics peek ", None),
+    ],
+    ids=lambda each: each if isinstance(each, str) else None,
+)
+def test_an_option_that_is_mistyped_has_its_commands_usage_and_the_nearest_name(
+    given: tuple[str, ...], usage: str, nearest: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(given)
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: {usage}")
+    assert f"unrecognized arguments: {given[-1]}" in said
+    assert said.endswith("\n" if nearest is None else f" Did you mean {nearest}?\n")

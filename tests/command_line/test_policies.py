@@ -101,7 +101,8 @@ def test_every_policy_has_its_three_commands_and_every_name_of_pulsar_admin(
                 if isinstance(each.default, bool):
                     given += ["--disable" if each.default else "--enable"]
                 else:
-                    text = str(each.unit.given(each.default) or 5)
+                    held = each.unit.given(each.default) or 5
+                    text = ",".join(held) if isinstance(held, list) else str(held)
                     given += [each.flags[-1], text]
             lines = say(group, f"set-{name}", place, *given)
             assert len(lines) == len(policy.settings)

@@ -123,3 +123,13 @@ def test_reading_all_files_has_a_bar_on_a_terminal(
     assert f"reading {ORDERS}" in shown
     assert not shown.rsplit("\r", 2)[-2].strip()
     assert "\r" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("chosen", [[], ["--regex", "ord.*"]], ids=["all", "a pattern"])
+def test_where_there_is_no_topic_nothing_is_called_sound(
+    tmp_path: Path, chosen: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["topics", "verify", "--service-url", str(tmp_path / "typo"), *chosen]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "nothing was verified. Is --service-url the right one?" in captured.err

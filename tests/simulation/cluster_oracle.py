@@ -36,10 +36,12 @@ class ClusterOracle:
         """Topic -> of how many partitions its first subscriber knew."""
         self.suspects: set[Message] = set()
         """Those of batches that were withheld."""
+        self.withheld: set[tuple[str, int, Message]] = set()
+        """The same: whose they are, of which of its checkpoints."""
         self.died_unlogged: set[Message] = set()
         """Those that a run reported, which died before Spark had written the offset down."""
         self.late_suspects: set[tuple[str, int, Message]] = set()
-        """Those withheld of late micro-batches: whose they are, of which of its checkpoints."""
+        """Those withheld of late micro-batches, or by a consumer that was given up since."""
         self.late: set[Batch] = set()
         """Micro-batches that their consumer planned before it was given up."""
         self.refused_runs: set[tuple[str, int]] = set()
@@ -76,11 +78,13 @@ class ClusterOracle:
         tried = {(query.name, query.lives, each) for each in rows}
         is_late = batch in self.late or query.was_given_up or bool(tried & self.late_suspects)
         if rows != before:
+            withheld = {(query.name, query.lives, each) for each in before}
             if is_late:
-                self.late_suspects |= {(query.name, query.lives, each) for each in before}
+                self.late_suspects |= withheld
             else:
                 self._check_withheld(query, number, rows, before)
             self.suspects.update(before)
+            self.withheld |= withheld
         if is_late:
             return  # it did not know yet that others have what it holds
         for message in rows:
@@ -177,6 +181,8 @@ class ClusterOracle:
         query.given_up.add(query.incarnation)
         if query.is_in_batch:
             self.late.add(query.batch(query.checkpoint.last))
+        mine = query.name, query.lives
+        self.late_suspects |= {each for each in self.withheld if each[:2] == mine}
         for message in [each for each, owner in self.owner.items() if owner[0] == query.name]:
             if not self._is_acknowledged(message):
                 del self.owner[message]

@@ -267,6 +267,9 @@ class Oracle:
         if is_plain and {m for m in held if m[0] in stay} not in wanted:
             self.fail(f"an epoch begins behind {sorted(held)}, and not behind one of {wanted}")
         self._begin(subscription.epoch, held | {m for m in self.heard if m[0] not in stay})
+        for command in commands:  # part of a batch was acknowledged in an earlier life
+            if isinstance(command, Subscribe) and command.begins_behind is not None:
+                self._claim(command.begins_behind)
 
     def _where_it_begins(self, commands: Sequence[Command]) -> list[set[Message]]:
         """Of a subscription that is new; one that is not durable goes on where a consumer was."""
@@ -381,10 +384,14 @@ class Oracle:
             self.fail("the newest ledger is trimmed")
 
     def _acknowledge(self, cursor: Cursor) -> None:
-        new = {m for m in self.messages if cursor.contains(Position(*m[:2]), m[2])}
-        self.claimed |= new
+        new = self._claim(cursor)
         if self._by_batch_index:
             self.acked |= new
+
+    def _claim(self, cursor: Cursor) -> set[Message]:
+        new = {m for m in self.messages if cursor.contains(Position(*m[:2]), m[2])}
+        self.claimed |= new
+        return new
 
     def _check_cursor(self, after: BrokerState) -> None:
         subscription = after.subscriptions.get("s")

@@ -385,11 +385,11 @@ class Oracle:
         """The broker has made a batch."""
         self.begun_anew(broker)
         aside = {(row.topic, row.partition) for row in broker.done if row.kind == ASIDE}
-        aside |= {(each.topic, each.partition) for each in broker.offset.aside}
+        aside |= {(each.topic, each.partition) for each in broker.hosted.aside}
         for followed in self.followed.values():
             rejected = [each for asked in followed.rejected.values() for each in asked]
             for each in (*followed.sought, *rejected):
-                taken_in = broker.offset.commands >= each.commands and each.place not in aside
+                taken_in = broker.offset.commands[1] >= each.commands and each.place not in aside
                 if each.done == FOREVER and taken_in:
                     each.done = self.now()
                     self._pass(followed, each)

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
+from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
 from pulsar_spark.connector.sink.stream_writer import MessageSink, PulsarliteStreamWriter
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.options.options import Scope

@@ -20,7 +20,7 @@ from pulsar_spark.connector.ack_sink.acknowledgment_rows import (
     OTHER_ERRORS,
     fold,
 )
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
+from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.connector.sink.stream_writer import (

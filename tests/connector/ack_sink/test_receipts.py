@@ -70,11 +70,14 @@ def say(
 ) -> None:  # fmt: skip
     """Acknowledge the messages with these numbers, of the one entry that there is."""
     place = Root(str(root), {})
-    rows = pa.RecordBatch.from_pydict({
+    tell(place, "s", [fold([rows_of(*entries)], place, "t")], application, within_ms)
+
+
+def rows_of(*entries: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({
         "ledger_id": [0] * len(entries), "entry_id": [0] * len(entries),
         "batch_index": [*entries], "partition": [0] * len(entries),
     })  # fmt: skip
-    tell(place, "s", [fold([rows], place, "t")], application, within_ms)
 
 
 def backlog(root: Path) -> int:
@@ -132,6 +135,34 @@ def test_what_the_broker_refuses_is_an_error_with_a_receipt(
     })  # fmt: skip
     with pytest.raises(BrokerRefusedError, match="Cumulative acknowledgement is not"):
         tell(place, "s", [fold([rows], place, "t")], None, 5_000)
+
+
+def test_a_transaction_ends_when_the_broker_has_what_it_acknowledged(
+    root: Path, serving: PlainBroker
+) -> None:
+    commit(root, 0, 1, ack_receipt_enabled=True)
+    assert backlog(root) == 8
+    commit(root, 2, application="me", batch_id=1)  # and is killed
+    commit(root, 2, application="me", batch_id=1, ack_receipt_enabled=True)
+    assert backlog(root) == 7
+
+
+def test_a_transaction_without_a_broker_is_committed_and_says_that_nobody_answered(
+    root: Path, broker: PlainBroker, mine: Run
+) -> None:
+    with pytest.raises(BrokerAbsentError, match=r"did not answer within 0\.01 s.*standalone"):
+        commit(root, 3, ack_receipt_enabled=True, operation_timeout="10ms")
+    with pytest.raises(InvalidOptionError, match="operation_timeout needs ack_receipt_enabled"):
+        commit(root, 4, operation_timeout="1s")
+    broker.until_quiet()
+    assert backlog(root) == 9
+
+
+def commit(root: Path, *entries: int, **given: Any) -> None:
+    """A transaction that acknowledges these, as `BatchTransaction.acknowledge` does on Spark."""
+    place = Root(str(root), {})
+    with pulsar_spark.transaction(service_url=str(root), **given) as txn:
+        txn._said["s"] = [fold([rows_of(*entries)], place, "t")]
 
 
 @pytest.mark.parametrize(

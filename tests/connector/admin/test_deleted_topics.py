@@ -17,7 +17,7 @@ from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.system.broker_offset import last_shards
+from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -243,10 +243,10 @@ def test_the_broker_forgets_a_deleted_topic_and_refuses_who_means_it(
         admin.topics.delete("t", force=True)
         assert subscriptions(broker.root) == [], "at once, whatever the broker knows"
         broker.until_quiet()
-        assert ABOUT not in broker.offset.hosted
+        assert ABOUT not in broker.hosted.commits
         say(root, Subscribe("s", "late", 1), CreateSubscription("s", request_id=1))
         broker.until_quiet()
-        assert ABOUT not in broker.offset.hosted
+        assert ABOUT not in broker.hosted.commits
         assert broker.brokers[ABOUT].shards == {}
         send(root, "t", "xyz", batchingEnabled=False)
         number = ledger_of(root, "t").state.incarnation
@@ -284,11 +284,11 @@ def test_a_set_aside_topic_can_be_deleted(admin: Admin, root: Path) -> None:
         for file in (root / "persistent/public/default/t/data").glob("*.parquet"):
             file.write_bytes(b"torn")
         broker.until_quiet()
-        assert ABOUT in broker.offset.aside
+        assert ABOUT in broker.hosted.aside
         admin.topics.delete("t", force=True)
         broker._source._tries.clear()  # its time has come
         broker.until_quiet()
-        assert ABOUT not in {*broker.offset.aside, *broker.offset.hosted}
+        assert ABOUT not in {*broker.hosted.aside, *broker.hosted.commits}
 
 
 def test_the_shards_are_gone_from_dispatch(admin: Admin, root: Path) -> None:

@@ -17,8 +17,8 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 FLIGHTS = "persistent://public/default/flights"
 BOTH = (TopicPartition(FLIGHTS, 0), TopicPartition(FLIGHTS, 1))
 OFFSET_V1 = BrokerOffset(
-    7, {BOTH[1]: 12, BOTH[0]: -1}, 1_700_000_000_000, BOTH[1:], ("_leases/s~c~5",), snapshot=True,
-    restored=3,
+    (7, 7), {BOTH[1]: (12, 12), BOTH[0]: (-1, -1)}, 1_700_000_000_000, BOTH[1:], ("_leases/s~c~5",),
+    restored=3, renewed=BOTH, is_whole=True,
 )  # fmt: skip
 OFFSET_V2 = replace(
     OFFSET_V1,
@@ -27,8 +27,21 @@ OFFSET_V2 = replace(
     partitions={FLIGHTS: 3},
     created={TopicPartition(FLIGHTS, 2): ("s", "r")},
     aside={BOTH[0]: Aside(6, "why", ("s",)), BOTH[1]: Aside(7, "so")},
+    since=(4, 6),
 )
-OFFSET = replace(OFFSET_V2, policies={"public/default": {"policies": {"message_ttl_ms": 5}}})
+OFFSET_V3 = replace(OFFSET_V2, policies={"public/default": {"policies": {"message_ttl_ms": 5}}})
+OFFSET = replace(
+    OFFSET_V3,
+    commands=(5, 7),
+    hosted={BOTH[1]: (10, 12), BOTH[0]: (-1, -1)},
+    aside={BOTH[0]: Aside(6, "why", ("s",))},
+    again={BOTH[1]: Aside(7, "so")},
+    kept=(TopicPartition(FLIGHTS, 4),),
+    gone=(TopicPartition("persistent://public/default/gone", 0),),
+    changed=("public/default",),
+    growing=(FLIGHTS,),
+    is_whole=False,
+)
 LEASE = Lease("a/b", "c~d", 5, 60_000)
 
 
@@ -37,7 +50,9 @@ def test_an_offset_that_was_written_once_is_still_read() -> None:
     assert BrokerOffset.from_json_value(first) == OFFSET_V1
     second = json.loads((GOLDEN / "broker-offset-v2.json").read_text())
     assert BrokerOffset.from_json_value(second) == OFFSET_V2
-    text = (GOLDEN / "broker-offset-v3.json").read_text()
+    third = json.loads((GOLDEN / "broker-offset-v3.json").read_text())
+    assert BrokerOffset.from_json_value(third) == OFFSET_V3
+    text = (GOLDEN / "broker-offset-v4.json").read_text()
     assert BrokerOffset.from_json_value(json.loads(text)) == OFFSET
     assert json.dumps(OFFSET.to_json_value(), indent=1, sort_keys=True) + "\n" == text
 
@@ -47,14 +62,16 @@ def test_an_offset_in_dispatch_that_was_written_once_is_still_read() -> None:
     assert BrokerOffset.from_json(first) == OFFSET_V1
     second = (GOLDEN / "broker-offset-record-v2.json").read_bytes()
     assert BrokerOffset.from_json(second) == OFFSET_V2
-    data = (GOLDEN / "broker-offset-record-v3.json").read_bytes()
+    third = (GOLDEN / "broker-offset-record-v3.json").read_bytes()
+    assert BrokerOffset.from_json(third) == OFFSET_V3
+    data = (GOLDEN / "broker-offset-record-v4.json").read_bytes()
     assert BrokerOffset.from_json(data) == OFFSET
     assert OFFSET.to_json() == data
 
 
 def test_an_offset_of_the_future_is_refused_and_a_damaged_one_says_what_to_do() -> None:
-    with pytest.raises(FutureVersionError, match="has format version 4"):
-        BrokerOffset.from_json_value({**OFFSET.to_json_value(), "version": 4})
+    with pytest.raises(FutureVersionError, match="has format version 5"):
+        BrokerOffset.from_json_value({**OFFSET.to_json_value(), "version": 5})
     with pytest.raises(CorruptFileError, match="Delete the broker's checkpoint folder"):
         BrokerOffset.from_json_value({"version": 1})
 

@@ -5,23 +5,37 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_query import Broker, standalone
+from pulsar_spark.connector.broker.broker_query import Broker, _discard, standalone
+from pulsar_spark.connector.broker.broker_sink import claim_term
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.command_line.standalone_command import watch
+from pulsar_spark.connector.system.broker_offset import OFFSET_RECORD, Aside, BrokerOffset
+from pulsar_spark.connector.system.system_topics import DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import PulsarliteError, StaleCheckpointError, StorageError
+from pulsar_spark.errors import (
+    BrokerFencedError,
+    PulsarliteError,
+    SparkNotReadyError,
+    StaleCheckpointError,
+    StorageError,
+)
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ABOUT = TopicPartition("persistent://public/default/t", 0)
 
 
 class Query:
@@ -59,13 +73,25 @@ class Queries:
         return self.begun[-1]
 
 
-def served(root: Path, queries: Queries, first_restart_s: float = 0.001) -> Broker:
+def served(
+    root: Path,
+    queries: Queries,
+    first_restart_s: float = 0.001,
+    discard: Callable[[], None] | None = None,
+) -> Broker:
     place = Root(str(root), {})
     sign = SignOfLife(place)
     sign.begin()
     sign.keep()
     spark: Any = object()
-    return Broker(spark, place, 1, sign, queries, check_s=0.01, first_restart_s=first_restart_s)
+    pauses = {"check_s": 0.01, "first_restart_s": first_restart_s}
+    return Broker(spark, place, 1, sign, queries, discard=discard, **pauses)
+
+
+def dispatched(root: Path, offset: BrokerOffset) -> None:
+    """A batch of the broker, as far as its status shows it."""
+    record = Record(TopicPartition(str(DISPATCH), 0), OFFSET_RECORD, offset.to_json())
+    SystemTopic(Root(str(root), {}), DISPATCH).append([record])
 
 
 def test_a_query_that_fails_is_begun_again_and_counted(root: Path) -> None:
@@ -104,6 +130,52 @@ def test_what_can_t_pass_ends_it_for_all_who_wait(root: Path) -> None:
             watch(broker, threading.Event(), every_s=0.01)
 
 
+def test_a_driver_that_lacks_the_package_ends_it_and_says_what_to_install(root: Path) -> None:
+    queries = Queries()
+    with served(root, queries) as broker:
+        queries.begun[0].fail(RuntimeError("ModuleNotFoundError: No module named 'pulsar_spark'"))
+        with pytest.raises(SparkNotReadyError, match="install it where its server runs"):
+            broker.await_termination(10)
+        assert broker.status()["restarts"] == 0
+
+
+def test_an_old_checkpoint_is_deleted_by_who_has_the_sign_and_the_term(
+    root: Path, tmp_path: Path
+) -> None:
+    place, folder, queries = Root(str(root), {}), tmp_path / "checkpoint", Queries()
+    folder.mkdir()
+    term, signs = claim_term(place), list[bool]()
+
+    def discard() -> None:
+        signs.append((root / "_broker" / "alive.json").exists())
+        _discard(place, term, str(folder))
+
+    with served(root, queries, discard=discard) as broker:
+        queries.begun[0].fail(StaleCheckpointError("another has served since"))
+        eventually(lambda: len(queries.begun) == 2)
+        assert broker.status()["is_active"]
+        assert signs == [True]
+        assert not folder.exists()
+        queries.begun[1].fail(StaleCheckpointError("and that, of the new one"))
+        with pytest.raises(StaleCheckpointError):
+            broker.await_termination()
+
+
+def test_an_old_checkpoint_stays_once_another_has_the_term(root: Path, tmp_path: Path) -> None:
+    place, folder, queries = Root(str(root), {}), tmp_path / "checkpoint", Queries()
+    folder.mkdir()
+    discard = partial(_discard, place, claim_term(place), str(folder))
+    with served(root, queries, discard=discard) as broker:
+        claim_term(place)
+        queries.begun[0].fail(StaleCheckpointError("another has served since"))
+        with pytest.raises(BrokerFencedError, match="leaves the checkpoint folder"):
+            broker.await_termination()
+        with pytest.raises(BrokerFencedError):  # so one on standby waits again
+            watch(broker, threading.Event(), every_s=0.01)
+    assert folder.exists()
+    assert len(queries.begun) == 1
+
+
 def test_a_broker_is_stopped_while_it_waits_to_begin_again(root: Path) -> None:
     queries = Queries()
     with served(root, queries, 3600.0) as broker:
@@ -120,21 +192,13 @@ def test_the_command_says_that_the_query_began_again_and_what_is_set_aside(root:
         said.start()
         queries.begun[0].fail(RuntimeError("Python worker failed to connect back.\nat a.scala"))
         eventually(lambda: lines)
-        offset: dict[str, Any] = {
-            "version": 2, "commands": 1, "topics": {}, "now_ms": 1, "due": [], "lapsed": [],
-            "snapshot": False, "restored": None,
-            "aside": [["persistent://public/default/t", 0, 0, "[CORRUPT_FILE] why"]],
-        }  # fmt: skip
-        progress = {"batchId": 3, "numInputRows": 1, "sources": [{"endOffset": offset}]}
-        queries.begun[-1].lastProgress = progress
+        aside = {ABOUT: Aside(0, "[CORRUPT_FILE] why")}
+        dispatched(root, BrokerOffset(now_ms=1, hosted={ABOUT: (-1, -1)}, aside=aside))
         eventually(lambda: len(lines) == 2)
         assert broker.status()["set_aside"] == {
             "persistent://public/default/t-partition-0": "[CORRUPT_FILE] why"
         }
-        queries.begun[-1].lastProgress = {
-            **progress,
-            "sources": [{"endOffset": {**offset, "aside": []}}],
-        }
+        dispatched(root, BrokerOffset(now_ms=2, hosted={ABOUT: (-1, 0)}, again=aside))
         eventually(lambda: len(lines) == 3)
         stop.set()
         said.join()

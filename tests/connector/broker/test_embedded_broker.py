@@ -143,19 +143,19 @@ def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
     monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 2)
     loop = EmbeddedBroker(place, "_broker/first")
     tell(place, subscribe())
-    for each in range(12):
+    for each in range(18):
         send(place.service_url, "t", [str(each)])
         loop.until_quiet()
     dispatch, commands = SystemTopic(place, DISPATCH), SystemTopic(place, COMMANDS)
-    assert dispatch.refresh() > 12
+    assert dispatch.refresh() == 18
     assert dispatch.first_ledger() > 3
     assert commands.refresh() == 1
     second = EmbeddedBroker(place, "_broker/second")
     second.until_quiet()
     send(place.service_url, "t", ["last"])
     second.until_quiet()
-    assert told(place, Grant)[-1].messages == messages(0, ledger_id=12)
-    assert told(place, Stepped)[-1].backlogs == (("s", 13),)
+    assert told(place, Grant)[-1].messages == messages(0, ledger_id=18)
+    assert told(place, Stepped)[-1].backlogs == (("s", 19),)
 
 
 def test_a_consumer_whose_lease_lapsed_gives_way_to_another(
@@ -191,11 +191,10 @@ def test_while_commands_wait_the_time_is_theirs(
         tell(place, subscribe(f"c{number}"))
     sent = [each.publish_time_ms for each in _commands(place)]
     loop = EmbeddedBroker(place, "_broker/c")
-    loop.turn()
     for wait_until in sent[1:]:
         loop.turn()
         assert loop.offset.now_ms <= max(wait_until, told(place, Stepped)[0].now_ms)
-    assert loop.offset.commands == 2
+    assert loop.offset.commands[1] == 2
 
 
 def _commands(place: Root) -> Iterator[Any]:
@@ -319,6 +318,8 @@ def _killed(*_: Any) -> Any:
 
 def test_a_checkpoint_of_another_root_is_refused(place: Root, tmp_path: Path) -> None:
     tell(place, subscribe())
+    EmbeddedBroker(place, "_broker/c").until_quiet()
+    tell(place, subscribe("d"))
     EmbeddedBroker(place, "_broker/c").until_quiet()
     other = Root(str(tmp_path / "other"), {})
     tell(other, subscribe())
@@ -482,4 +483,4 @@ def test_a_broker_goes_on_after_an_error_at_any_change_of_the_store(*, fails_aft
             MemoryStore.forget("once-failing")
         if failed == before:  # none has so many changes
             break
-    assert failed > 10
+    assert failed >= 8

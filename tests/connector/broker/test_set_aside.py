@@ -14,7 +14,7 @@ from pulsar_spark.broker.step import step
 from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
 from pulsar_spark.connector.broker.broker_query import LASTING
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.system.broker_offset import last_shards
+from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -93,7 +93,7 @@ def grants(place: Root, about: TopicPartition) -> int:
 
 
 def aside(loop: EmbeddedBroker) -> list[TopicPartition]:
-    return sorted(loop.offset.aside)
+    return sorted(loop.hosted.aside)
 
 
 def tried_again(loop: EmbeddedBroker, clock: ManualClock) -> None:
@@ -114,7 +114,7 @@ def test_a_step_that_fails_ends_nobody_elses_and_is_tried_again(
         subscribe(place, f"c-{value}")
         loop.until_quiet()
         assert aside(loop) == [BAD]
-    (held,) = loop.offset.aside.values()
+    (held,) = loop.hosted.aside.values()
     assert held.error == "ZeroDivisionError: what nobody thought of"
     assert (grants(place, GOOD), grants(place, BAD)) == (3, 1)
     tried_again(loop, clock)
@@ -167,7 +167,7 @@ def test_a_snapshot_keeps_what_is_set_aside(
     loop.until_quiet()
     trouble = Trouble(monkeypatch)
     subscribe(place, "b")
-    for each in range(12):
+    for each in range(24):
         send(place.service_url, GOOD.topic, [str(each)])
         subscribe(place, str(each))
         loop.until_quiet()
@@ -182,11 +182,10 @@ def test_a_snapshot_keeps_what_is_set_aside(
     fresh = EmbeddedBroker(place, "_broker/d")
     tried_again(fresh, clock)
     assert not aside(fresh)
-    offset, brokers = last_shards(dispatch, dispatch.refresh())
-    assert offset is not None
-    assert offset.aside == {}
+    hosted, brokers = last_shards(dispatch, dispatch.refresh())
+    assert hosted.aside == {}
     state = from_shards(brokers[BAD])
-    assert len(state.subscriptions["s"].consumers) == 14
+    assert len(state.subscriptions["s"].consumers) == 26
     assert len(list(state.subscriptions["s"].held.entries())) == 2
 
 
@@ -375,12 +374,12 @@ def test_a_state_from_before_there_were_such_offsets_is_taken_up(
     subscribe(place)
     loop.until_quiet()
     dispatch = SystemTopic(place, DISPATCH)
-    offset, brokers = last_shards(dispatch, dispatch.refresh())
-    assert offset is not None
-    value = offset.to_json_value() | {"version": 1}
-    for name in ("aside", "created", "partitions"):
-        del value[name]
-    del value["topics"][BAD.topic]  # a lease had lapsed there, and nothing else happened
+    hosted, brokers = last_shards(dispatch, dispatch.refresh())
+    value = {  # a lease had lapsed at BAD, and nothing else happened
+        "commands": hosted.batch.commands[1], "due": [], "lapsed": [], "restored": None,
+        "now_ms": hosted.batch.now_ms, "snapshot": False, "version": 1,
+        "topics": {GOOD.topic: {"0": hosted.commits[GOOD]}},
+    }  # fmt: skip
     dispatch.append(
         [Record(TopicPartition(str(DISPATCH), 0), "\x00offset", json.dumps(value).encode())]
     )

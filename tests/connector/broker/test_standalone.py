@@ -191,10 +191,12 @@ def test_on_a_cluster_with_a_root_in_a_bucket_a_checkpoint_for_all_machines_is_a
     tmp_path: Path,
 ) -> None:
     def on(master: str) -> Any:
-        return SimpleNamespace(conf={"spark.master": master})
+        return SimpleNamespace(conf={"spark.master": master}, _sc=object())
 
     bucket, folder = Root("s3://a-bucket/topics", {}), Root(str(tmp_path), {})
-    with pytest.raises(SparkNotReadyError, match="--checkpoint"):
-        default_checkpoint(bucket, on("spark://host:7077"))
+    remote: Any = SimpleNamespace(conf={"spark.master": "local[2]"})
+    for elsewhere in (on("spark://host:7077"), remote):
+        with pytest.raises(SparkNotReadyError, match="--checkpoint"):
+            default_checkpoint(bucket, elsewhere)
     assert str(Path.home()) in default_checkpoint(bucket, on("local[2]"))
     assert str(tmp_path) in default_checkpoint(folder, on("spark://host:7077"))

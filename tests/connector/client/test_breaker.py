@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -121,6 +122,16 @@ def test_who_looks_sees_that_it_is_open(
     (row,) = pulsar_spark.dataset(url, "t", view="subscriptions").to_table().to_pylist()
     assert (row["breaker"], row["breaker_failed_trials"]) == ("open", 0)
     assert row["breaker_next_trial"] - row["breaker_opened"] == timedelta(seconds=30)
+    assert main(["topics", "stats", "t", "--service-url", url]) == 0
+    said = json.loads(capsys.readouterr().out)["subscriptions"]["s"]
+    assert (said["breaker"], said["breakerFailedTrials"]) == ("open", 0)
+    assert said["breakerNextTrial"] - said["breakerOpened"] == 30_000
+    assert main(["metrics", "--service-url", url]) == 0
+    (line,) = (
+        each for each in capsys.readouterr().out.splitlines()
+        if each.startswith("pulsarlite_subscription_breaker{")
+    )  # fmt: skip
+    assert line.endswith(" 2"), line
     assert main(["subscriptions", "list", "t", "--service-url", url]) == 0
     assert "breaker of s, partition 0: open since" in capsys.readouterr().out
     assert main(["topics", "get-breaker", "t", "--service-url", url]) == 0

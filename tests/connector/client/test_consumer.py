@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
+from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS
 from pulsar_spark.pulsar.schema import (
     StringSchema,
@@ -144,6 +145,19 @@ def test_with_receipts_an_acknowledgement_is_with_the_broker_when_it_returns(
     other = shared(client)
     consumer.redeliver_unacknowledged_messages()
     assert received(other) == []
+
+
+def test_with_receipts_a_transaction_is_with_the_broker_when_it_is_committed(
+    client: pulsar.Client,
+) -> None:
+    client.create_producer("t").send(b"a")
+    for receipts, left in ((False, 1), (True, 0)):
+        consumer = shared(client, name=f"s{receipts}", ack_receipt_enabled=receipts)
+        with client.new_transaction() as transaction:
+            consumer.acknowledge_in(transaction, consumer.receive(1000))
+        known = subscriptions(client.root)
+        assert [each.backlog for each in known if each.name == f"s{receipts}"] == [left]
+        consumer.close()
 
 
 def test_a_batch_ends_with_the_first_bound(client: pulsar.Client) -> None:

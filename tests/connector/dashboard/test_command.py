@@ -94,10 +94,10 @@ def test_without_its_packages_it_says_what_to_install(
     assert "pip install 'pulsarlite[dashboard]'" in said
 
 
-def test_matplotlib_is_loaded_by_the_first_picture(tmp_path: Path) -> None:
+def test_matplotlib_is_loaded_by_the_first_picture_and_pyspark_never() -> None:
     code = (
         "import sys; from pulsar_spark.connector.dashboard import web_app, dashboard_command; "
-        "assert 'matplotlib' not in sys.modules"
+        "assert not {'matplotlib', 'pyspark'} & set(sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

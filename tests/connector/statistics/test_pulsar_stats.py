@@ -149,6 +149,51 @@ def test_a_rate_is_that_of_the_last_minute(url: str, client: pulsar.Client) -> N
     assert stats_of(url)["msgRateIn"] == 0
 
 
+def test_what_was_delivered_and_acknowledged_has_rates_and_times(
+    url: str, client: pulsar.Client
+) -> None:
+    consumer = shared(client)
+    assert "lastAckedTimestamp" not in stats_of(url)["subscriptions"]["s"]
+    send(url, "t", ["aa"] * 6, batchingMaxMessages=2)
+    messages = all_of(consumer)
+    advance(client, 2000)
+    said = stats_of(url)["subscriptions"]["s"]
+    assert (said["msgRateOut"], said["msgThroughputOut"]) == (0.1, 0.2)
+    assert (said["messageAckRate"], "lastAckedTimestamp" in said) == (0, False)
+    consumed_ms = said["lastConsumedTimestamp"]
+    for message in messages[1:]:
+        consumer.acknowledge(message)
+    advance(client, 2000)
+    said = stats_of(url)["subscriptions"]["s"]
+    assert said["messageAckRate"] == pytest.approx(5 / 60)
+    assert said["lastAckedTimestamp"] > consumed_ms
+    assert "lastMarkDeleteAdvancedTimestamp" not in said
+    consumer.acknowledge(messages[0])
+    advance(client, 2000)
+    whole = stats_of(url)
+    last = whole["subscriptions"]["s"]
+    assert last["messageAckRate"] == whole["msgRateOut"] == 0.1, "of a ledger that is trimmed, too"
+    assert last["lastMarkDeleteAdvancedTimestamp"] == last["lastAckedTimestamp"]
+    assert last["lastAckedTimestamp"] > said["lastAckedTimestamp"]
+    advance(client, 61_000)
+    later = stats_of(url)["subscriptions"]["s"]
+    assert (later["msgRateOut"], later["messageAckRate"]) == (0, 0)
+    assert later["lastAckedTimestamp"] == last["lastAckedTimestamp"]
+
+
+def test_a_seek_is_no_acknowledgement(url: str, client: pulsar.Client) -> None:
+    consumer = shared(client)
+    send(url, "t", ["a", "b"])
+    for message in all_of(consumer):
+        consumer.acknowledge(message)
+    advance(client, 1000)
+    consumer.seek(pulsar.MessageId.earliest)
+    advance(client, 1000)
+    said = stats_of(url)["subscriptions"]["s"]
+    assert "lastAckedTimestamp" not in said
+    assert said["messageAckRate"] == 0
+
+
 def test_the_command_prints_pulsars_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

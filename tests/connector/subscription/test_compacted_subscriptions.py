@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
+from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
 from pulsar_spark.connector.broker.broker_input import BatchInput
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
@@ -334,8 +334,8 @@ def test_a_batch_of_the_broker_knows_no_more_than_it_did(root: Path) -> None:
     number = ledger_of(root, "t").state.number
 
     def told() -> list[tuple[str, Any]]:
-        end = BrokerOffset(hosted={ABOUT: number}, now_ms=1)
-        rows = BatchInput(Root(str(root), {}), BrokerOffset(), end).rows()
+        end = BrokerOffset(hosted={ABOUT: (-1, number)}, now_ms=1)
+        rows = BatchInput(Root(str(root), {}), end).rows()
         ordered = sorted(rows, key=attrgetter("phase", "place", "row"))
         return [(row.kind, command_of(row)) for row in ordered if row.kind in (LEDGER, COMPACTED)]
 

@@ -20,6 +20,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import LeaseLapsed, Rejection, Report, Seek, Subscribe
+from pulsar_spark.testing import Place
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.ack_sink.test_acknowledging import write
 from tests.connector.plain_broker import PlainBroker
@@ -117,6 +118,28 @@ def test_what_was_reported_and_never_logged_goes_to_the_next_active_consumer(
     broker.until_quiet()
     again = consume(consumerName="a", priorityLevel=1, start=first.offset, **given)
     assert sorted(values(turns(broker, again, second))) == numbers(0, 4)
+
+
+def test_an_ack_timeout_of_what_was_reported_and_never_logged_begins_with_the_next_run() -> None:
+    """Else the broker gives to another what the run that comes back has yet to deliver."""
+    with Place() as place:
+        broker = PlainBroker(place.service_url, "_broker/c")
+        given = SHARED | {"ackMode": "manual", "ackTimeout": "2s"}
+        a = given | {"consumerName": "a", "priorityLevel": 1}
+        send(place.service_url, "t", ["before"])
+        first = connected(broker, Run(place.service_url, **a))
+        assert values(turns(broker, first)) == ["before"]
+        send(place.service_url, "t", numbers(0, 4))
+        broker.until_quiet()
+        assert first.planned() is not None, "reported, and killed before Spark wrote it down"
+        broker.until_quiet()
+        again = connected(broker, Run(place.service_url, start=first.offset, **a))
+        other = connected(broker, Run(place.service_url, consumerName="b", **given))
+        place.clock.advance(seconds=3)
+        broker.until_quiet()
+        assert sorted(values(turns(broker, other, again))) == numbers(0, 4)
+        place.clock.advance(seconds=3)
+        assert sorted(values(turns(broker, other, again))) == [*numbers(0, 4), "before"], "in time"
 
 
 def test_a_key_whose_messages_were_reported_and_never_logged_does_not_drain_for_ever(

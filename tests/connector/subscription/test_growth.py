@@ -188,3 +188,25 @@ def test_a_subscription_that_is_new_begins_where_it_is_told_to(loop: EmbeddedBro
     assert not turns(loop, consumer(loop, "first", topicsPattern="[tu]"))
     send(loop.root.service_url, "v", ["old"])
     assert not turns(loop, consumer(loop, "second", topics="t,v"))
+
+
+def test_a_topic_is_hosted_with_its_first_subscription_and_not_trimmed_before(
+    loop: EmbeddedBroker,
+) -> None:
+    """Two runs of a consumer speak before the broker looks: the second one saw what the first
+    could not, a partition that is made at the look behind."""
+    url = loop.root.service_url
+    given = {"topicsPattern": "public/default/.*", "subscriptionInitialPosition": "Earliest"}
+    send(url, "t", ["t"])
+    first = consumer(loop, "a", **given)
+    first.next()
+    first.next()  # it has said what it subscribes to, and is killed
+    for value in "abc":
+        send(url, "new", [value])
+    ledger_of(url, "t").grow(2)
+    second = consumer(loop, "a", start=first.offset, **given)
+    second.next()
+    second.next()
+    loop.turn()
+    send(url, "new", ["d"])
+    assert turns(loop, second) == ["a", "b", "c", "d", "t"]

@@ -50,8 +50,8 @@ def planned_by_a_new_run(
 ) -> tuple[WithheldBatches, bool]:
     run = WithheldBatches(options(root, **given), Root(str(root), {}))
     value = ended.to_json_value()
-    left_out = run.leaves_out(begun, value, ended, LEDGERS)
-    assert run.leaves_out(begun, value, ended, LEDGERS) == left_out, "counted once a run"
+    left_out = run.leaves_out(begun, value, ended, lambda _: LEDGERS)
+    assert run.leaves_out(begun, value, ended, lambda _: LEDGERS) == left_out, "counted once a run"
     return run, left_out
 
 
@@ -81,7 +81,7 @@ def test_a_group_that_fails_is_cut_and_a_message_by_itself_is_given_up(root: Pat
         assert not state.buried
         begun, ended = ended, run.named(state.release(), ended)
         run.planned(ended.to_json_value())
-        assert not run.leaves_out(begun, ended.to_json_value(), ended, LEDGERS)
+        assert not run.leaves_out(begun, ended.to_json_value(), ended, lambda _: LEDGERS)
         assert run.in_batch(ended).released is not None
         run, left_out = planned_by_a_new_run(root, begun, ended, **given)
         assert left_out, "a group fails at once"

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.system import system_topics
 from pulsar_spark.connector.system.system_topics import APART_BYTES, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_name import TopicPartition
 
@@ -92,3 +95,25 @@ def test_ledgers_that_were_merged_say_what_they_said(root: Path) -> None:
     assert [each.ledger_id for each in topic.read(39, stop)] == [39] * 5 + [40] * 3 + [41] * 2 + [
         42
     ]
+
+
+@pytest.mark.parametrize("column", ["key", "ordering_key"])
+@pytest.mark.parametrize("value", [None, b"\xff:// \xff"])
+def test_keys_that_were_altered_under_right_checksums_are_a_damaged_file(
+    root: Path, monkeypatch: pytest.MonkeyPatch, column: str, value: bytes | None
+) -> None:
+    original = system_topics._table
+
+    def altered(*given: Any) -> pa.Table:
+        table = original(*given)
+        kind = table.schema.field(column).type
+        other = None if value is None else "no://topic" if column == "key" else value
+        place = table.schema.get_field_index(column)
+        return table.set_column(place, column, pa.array([other] * table.num_rows, kind))
+
+    topic = SystemTopic(Root(str(root), {}), DISPATCH)
+    with monkeypatch.context() as written:
+        written.setattr(system_topics, "_table", altered)
+        topic.append(SAID)
+    with pytest.raises(CorruptFileError, match=r"Data file .* has right checksums, and keys that"):
+        list(topic.read(0, topic.refresh()))

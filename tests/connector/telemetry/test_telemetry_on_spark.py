@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,31 +51,43 @@ def test_a_query_that_logs_what_it_does_tells_its_lag(
     assert len(messages(root, "copy")) == 5
 
 
-def test_a_function_in_sparks_workers_has_a_span_of_its_messages_trace(
-    spark: SparkSession, root: Path, tmp_path: Path
+SPANS = Path(tempfile.gettempdir()) / f"pulsarlite-spans-{os.getuid()}"
+
+
+def set_up() -> None:
+    """OpenTelemetry as a worker sets it up: spans go to a file, a line each."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
+    provider = TracerProvider()
+    exporter = ConsoleSpanExporter(
+        out=SPANS.open("a"), formatter=lambda span: f"{span.to_json(indent=None)}\n"
+    )
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+
+
+def test_a_trace_goes_from_a_task_of_the_sink_to_a_function_in_sparks_workers(
+    spark: SparkSession, root: Path
 ) -> None:
-    exported = tmp_path / "spans"
-
-    def set_up() -> None:
-        from opentelemetry import trace
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-
-        provider = TracerProvider()
-        exporter = ConsoleSpanExporter(
-            out=exported.open("a"), formatter=lambda span: f"{span.to_json(indent=None)}\n"
-        )
-        provider.add_span_processor(BatchSpanProcessor(exporter))
-        trace.set_tracer_provider(provider)
-
+    SPANS.unlink(missing_ok=True)
     rows = spark.createDataFrame(
         [(b"a", {"traceparent": GIVEN}), (b"b", None)],
         "value binary, properties map<string, string>",
-    )
-    rows.write.format("pulsarlite").mode("append").option("topic", "t").save(str(root))
+    ).coalesce(1)
+    write = rows.write.format("pulsarlite").mode("append").option("topic", "t")
+    write.option("tracing", f"{__name__}:{set_up.__name__}").save(str(root))
     read = spark.read.format("pulsarlite").option("topic", "t").option("includeProperties", "true")
     frame = read.load(str(root))
-    assert pulsar_spark.process(frame, lambda _: None, tracing=set_up).count() == 2
-    (span,) = map(json.loads, exported.read_text(encoding="utf-8").splitlines())
-    assert span["name"] == "process persistent://public/default/t"
-    assert span["context"]["trace_id"] == "0x" + GIVEN[3:35]
+    done = pulsar_spark.process(frame, lambda _: None, tracing=set_up)
+    assert done.count() == 2
+    told = [*map(json.loads, SPANS.read_text(encoding="utf-8").splitlines())]
+    SPANS.unlink()
+    sent, *found = told
+    assert sent["name"] == "send persistent://public/default/t"
+    assert sent["attributes"]["messaging.batch.message_count"] == 2
+    assert {each["name"] for each in found} == {"process persistent://public/default/t"}
+    traces = {each["context"]["trace_id"]: each["parent_id"] for each in found}
+    mine = {"0x" + GIVEN[3:35]: "0x" + GIVEN[36:52]}
+    assert traces == mine | {sent["context"]["trace_id"]: sent["context"]["span_id"]}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,15 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from pyspark.sql.types import BinaryType, StructType
 
 import pulsar_spark
 from pulsar_spark import pulsar, telemetry
 from pulsar_spark.connector.functions.processing import Processor
-from pulsar_spark.connector.telemetry import instruments
+from pulsar_spark.connector.sink.stream_writer import MessageSink
+from pulsar_spark.connector.telemetry import instruments, tracing
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.errors import InvalidOptionError
 from tests.connector.client.clients import EARLIEST, all_of, python, shared, subscribe
 
 TOPIC = "persistent://public/default/t"
@@ -50,6 +56,10 @@ def by_name(spans: InMemorySpanExporter) -> dict[str, Any]:
 
 def traceparent(message: pulsar.Message) -> str:
     return message.properties()["traceparent"]
+
+
+def finished(spans: InMemorySpanExporter) -> list[Any]:
+    return [*spans.get_finished_spans()]
 
 
 def tracer() -> trace.Tracer:
@@ -153,6 +163,87 @@ def test_what_is_not_sampled_is_neither_written_nor_continued(
             assert (span is not None) == (number == 3)
     Processor(lambda _: None).outcomes(batch_of([*messages.values()]))
     assert [each.name for each in spans.get_finished_spans()] == [f"process {TOPIC}"] * 2
+
+
+def given(count: int) -> list[Any]:
+    """Messages that name one context, as a function is given them."""
+    properties = {"traceparent": GIVEN}
+    return [pulsar_spark.Message(properties=properties, topic=TOPIC, ledger_id=number)
+            for number in range(count)]  # fmt: skip
+
+
+def test_messages_in_a_row_of_one_context_share_a_span(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "SHARED_S", 3600)
+    seen = set()
+
+    def handle(message: pulsar_spark.Message) -> None:
+        seen.add(trace.get_current_span().get_span_context().span_id)
+        if message.ledger_id == 1:
+            raise ValueError(message.ledger_id)
+
+    within = tracing.Traced(handle)
+    first, *_ = given(1)
+    for message in (*given(3), replace(first, properties={}), first):
+        with suppress(ValueError):
+            within(message)
+    within.close()
+    shared_span, single = finished(spans)
+    assert seen == {0, shared_span.context.span_id, single.context.span_id}
+    assert {f"{each.parent.span_id:016x}" for each in (shared_span, single)} == {GIVEN[36:52]}
+    assert shared_span.attributes["messaging.batch.message_count"] == 3
+    assert shared_span.attributes["error.type"] == "ValueError"
+    (event,) = shared_span.events
+    assert event.attributes["messaging.message.id"] == "1:-1:-1:-1"
+    assert single.attributes["messaging.message.id"] == "0:-1:-1:-1"
+    assert single.status.status_code is StatusCode.UNSET
+
+
+def test_a_message_that_takes_long_has_a_span_of_its_own(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "SHARED_S", -1)
+    within = tracing.Traced(lambda _: None)
+    for message in given(3):
+        within(message)
+    within.close()
+    told = [each.attributes["messaging.message.id"] for each in finished(spans)]
+    assert told == ["0:-1:-1:-1", "1:-1:-1:-1", "2:-1:-1:-1"]
+
+
+def set_up() -> None:
+    """What the option `tracing` names; here the fixture has done it."""
+
+
+def test_a_sinks_task_has_a_span_that_its_rows_name(
+    url: str, client: pulsar.Client, spans: InMemorySpanExporter
+) -> None:
+    consumer = shared(client)
+    sent = {"serviceUrl": url, "topic": "t", "tracing": f"{__name__}:set_up"}
+    options = options_of(sent)
+    rows = StructType().add("value", BinaryType())
+    sink = MessageSink(options, Root.of(options), rows)
+    kind = pa.map_(pa.string(), pa.string())
+    properties = pa.array([[("traceparent", GIVEN)], None, [("k", "v")]], kind)
+    values = pa.array([b"a", b"b", b"c"])
+    batches = [{"value": values, "properties": properties}, {"value": values}]
+    sink.commit([sink.write(map(pa.RecordBatch.from_pydict, batches))], None, None)
+    (span,) = finished(spans)
+    assert (span.name, span.kind) == (f"send {TOPIC}", SpanKind.PRODUCER)
+    assert span.attributes["messaging.batch.message_count"] == 6
+    context = span.context
+    mine = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    told = [each.properties() for each in all_of(consumer)]
+    assert told[:3] == [{"traceparent": GIVEN}, {"traceparent": mine},
+                        {"k": "v", "traceparent": mine}]  # fmt: skip
+    assert told[3:] == [{"traceparent": mine}] * 3
+
+
+def test_a_sink_whose_tracing_is_not_there_says_so_before_it_runs(url: str) -> None:
+    options = options_of({"serviceUrl": url, "topic": "t", "tracing": "nowhere:set_up"})
+    with pytest.raises(InvalidOptionError, match="tracing nowhere:set_up can't be imported"):
+        MessageSink(options, Root.of(options), StructType().add("value", BinaryType()))
 
 
 def test_a_listener_runs_within_its_messages_trace(

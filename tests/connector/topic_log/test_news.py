@@ -16,6 +16,7 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.news import (
     ANNOUNCED_S,
     BUSY_S,
+    KEPT_S,
     NEWS,
     ROUND_S,
     Announcer,
@@ -117,7 +118,7 @@ def test_an_announcement_that_is_deleted_as_it_is_made_counts(
     watch, topics = NewsWatch(place.store, deletes=True), set(NAMES)
     news_of(place, NAMES[3]).announce()
     watch.busy(topics)
-    clock.advance(int(BUSY_S * 1000))
+    clock.advance(int(KEPT_S * 1000))
     delete = type(place.store).delete
 
     def late(self: MemoryStore, path: str) -> None:

@@ -21,8 +21,9 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
 from pulsar_spark.connector.system.broker_offset import (
     OFFSET_RECORD,
     SHARD_PREFIX,
-    last_shards,
+    BrokerOffset,
 )
+from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.log_pointer import PointerFile, log_numbers
 from pulsar_spark.connector.topic_log.log_snapshot import (
@@ -178,8 +179,7 @@ class Scene:
         """A batch of the broker in which partitions come to these states."""
         dispatch = SystemTopic(self.root, DISPATCH)
         stop = dispatch.refresh()
-        offset, known = last_shards(dispatch, stop)
-        assert offset is not None
+        hosted, known = last_shards(dispatch, stop)
         records = []
         for partition, state in states.items():
             about = TopicPartition(str(self.name), partition)
@@ -187,7 +187,9 @@ class Scene:
             gone = known[about].keys() - shards.keys()
             for key, data in {**shards, **dict.fromkeys(gone, b"")}.items():
                 records.append(Record(about, SHARD_PREFIX + key, data))
-        told = replace(offset, dispatched=stop).to_json()
+        told = BrokerOffset(
+            (hosted.batch.commands[1],) * 2, now_ms=hosted.batch.now_ms, dispatched=stop
+        ).to_json()
         records.append(Record(TopicPartition(str(DISPATCH), 0), OFFSET_RECORD, told))
         dispatch.append(records)
 

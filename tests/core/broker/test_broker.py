@@ -102,6 +102,7 @@ def test_roles_that_are_not_in_the_table_are_errors_that_name_role_and_event() -
     [
         ({"max_subscriptions_per_topic": 1}, [], Subscribe("t", "b"), "NotAllowedError"),
         ({"max_consumers_per_topic": 1}, [], subscribe("b"), "ConsumerBusy"),
+        ({"subscription_types_enabled": "Failover"}, [], Subscribe("t", "b"), "NotAllowedError"),
         ({"max_consumers_per_subscription": 1}, [], subscribe("b"), "ConsumerBusy"),
         ({}, [], subscribe("a", incarnation=0), "ConsumerReplaced"),
         ({}, [CloseConsumer("s", "a", 1)], subscribe("a"), "ConsumerReplaced"),

@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.planning import stream_offset
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
@@ -113,6 +115,34 @@ def test_an_offset_survives_json_and_its_text_is_canonical(offset: StreamOffset)
     again = StreamOffset.from_json_value(json.loads(text))
     assert again == offset
     assert json.dumps(again.to_json_value()) == text
+
+
+@repeatable
+@given(
+    st.dictionaries(partitions, offsets),
+    st.lists(st.dictionaries(partitions, offsets, max_size=2), max_size=5),
+    st.sampled_from([0, 3, 1000]),
+)
+def test_offsets_that_share_are_as_those_that_do_not(
+    whole: dict[TopicPartition, PartitionOffset],
+    changes: list[dict[TopicPartition, PartitionOffset]],
+    most: int,
+) -> None:
+    plain, sharing = [dict(whole)], [StreamOffset(dict(whole))]
+    with patch.object(stream_offset, "MOST_CHANGES", most):
+        for each in changes:
+            plain.append(plain[-1] | each)
+            sharing.append(sharing[-1].with_changes(each))
+    for end, shared_end in zip(plain, sharing, strict=True):
+        assert shared_end == shared_end.settled() == StreamOffset(end)
+        assert len(shared_end.partitions or ()) == len(end)
+        assert list(shared_end.items()) == sorted(end.items())
+        assert shared_end.to_json_value() == StreamOffset(end).to_json_value()
+        for start, shared_start in zip(plain, sharing, strict=True):
+            expected = {about: new for about, new in end.items() if new != start.get(about)}
+            for one in (shared_start, shared_start.settled()):
+                assert shared_end.changed_since(one) == expected
+                assert list(shared_end.changed_since(one)) == sorted(expected)
 
 
 def test_equal_offsets_have_equal_text_whatever_the_order_they_were_made_in() -> None:

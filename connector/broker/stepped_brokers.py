@@ -1,0 +1,72 @@
+"""What the brokers said when they stepped last: when each is due, what is durable, who is there.
+
+Invariants: what is asked at each look (the earliest that is due, the leases to watch) costs nothing
+however many topic partitions are hosted; whoever said nothing since is known by what it said last.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from pulsar_spark.connector.system.lease import Lease
+from pulsar_spark.protocol.ready import Stepped
+from pulsar_spark.topic_name import TopicPartition
+
+OUTDATED: Final = 100
+"""So many instants that no longer hold may stand in the queue, beside as many as hold."""
+
+
+class SteppedBrokers:
+    """The last `Stepped` of each topic partition."""
+
+    def __init__(self) -> None:
+        self.durable: dict[TopicPartition, tuple[str, ...]] = {}
+        """The durable subscriptions; of whoever is not here nothing was heard."""
+        self.leases: dict[str, dict[TopicPartition, Lease]] = {}
+        """Lease -> where its consumer is subscribed."""
+        self._consumers: dict[TopicPartition, tuple[tuple[str, str, int], ...]] = {}
+        self._due: dict[TopicPartition, int] = {}
+        self._queue: list[tuple[int, TopicPartition]] = []
+        """Instants in `_due`, the earliest first, and some that were there once."""
+
+    def hear(self, about: TopicPartition, said: Stepped) -> None:
+        self.due_at(about, said.next_due_ms)
+        self.durable[about] = said.durable
+        before = self._consumers.get(about, ())
+        if said.consumers == before:
+            return
+        self._consumers[about] = said.consumers
+        for each in before:
+            path = Lease(*each).path
+            self.leases[path].pop(about, None)
+            if not self.leases[path]:
+                del self.leases[path]
+        for each in said.consumers:
+            lease = Lease(*each)
+            self.leases.setdefault(lease.path, {})[about] = lease
+
+    def due_at(self, about: TopicPartition, at_ms: int | None) -> None:
+        """Step it then; None is never."""
+        self._due.pop(about, None)
+        if at_ms is not None:
+            self._due[about] = at_ms
+            heappush(self._queue, (at_ms, about))
+        if len(self._queue) > 2 * len(self._due) + OUTDATED:
+            self._queue = [(at_ms, about) for about, at_ms in self._due.items()]
+            heapify(self._queue)
+
+    def first_due_ms(self) -> int | None:
+        """The earliest instant at which one is due."""
+        while self._queue and self._due.get(self._queue[0][1]) != self._queue[0][0]:
+            heappop(self._queue)
+        return self._queue[0][0] if self._queue else None
+
+    def take_due(self, now_ms: int) -> set[TopicPartition]:
+        """Those that are due, which are so no longer: they say anew when they step."""
+        taken: set[TopicPartition] = set()
+        while (first_ms := self.first_due_ms()) is not None and first_ms <= now_ms:
+            _, about = heappop(self._queue)
+            del self._due[about]
+            taken.add(about)
+        return taken

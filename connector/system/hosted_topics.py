@@ -1,0 +1,179 @@
+"""What a broker hosts: all that its offsets say together, each of which is a difference.
+
+Invariants: the fold of the offsets in `__dispatch`, from its first ledger on, is what the last one
+ended with, however far it is trimmed: whatever a trim takes away was said again behind it. So it
+costs nothing to keep up, and a batch's offset need not say what there is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from pulsar_spark.connector.system.broker_offset import (
+    NO_COMMIT,
+    OFFSET_RECORD,
+    SHARD_PREFIX,
+    Aside,
+    BrokerOffset,
+)
+from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.topic_name import TopicName, TopicPartition
+
+
+class HostedTopics:
+    """The topic partitions that have a broker, and what is known of each, after one batch."""
+
+    def __init__(self) -> None:
+        self.said: BrokerOffset | None = None
+        """The last offset, as it was written, ..."""
+        self.batch = BrokerOffset()
+        """... and as a difference, whichever version it is of."""
+        self.commits: dict[TopicPartition, int] = {}
+        """The last commit that each has heard of."""
+        self.topics: dict[str, dict[TopicPartition, None]] = {}
+        self.namespaces: dict[str, dict[str, None]] = {}
+        """The hosted topics of each namespace."""
+        self.partitions: dict[str, int] = {}
+        self.aside: dict[TopicPartition, Aside] = {}
+        self.policies: dict[str, Any] = {}
+        """What namespaces say, where they say anything."""
+        self._since: OrderedDict[TopicPartition, int] = OrderedDict()
+        """The ledger of `__dispatch` from which on all of its state is there; the oldest first."""
+
+    def apply(self, offset: BrokerOffset, ledger_id: int = 0) -> None:
+        """Take in the next batch's offset, and in which ledger it lies, where it doesn't say."""
+        self.said = offset
+        self.batch = offset = self.difference(offset)
+        at = ledger_id if offset.dispatched is None else offset.dispatched
+        for about, (_, number) in offset.hosted.items():
+            self._host(about, number, at)
+        for about in offset.gone:
+            self._leave(about)
+        for about in offset.renewed:
+            if about in self._since:
+                self._since[about] = at
+                self._since.move_to_end(about)
+        self.partitions |= offset.partitions
+        for about in offset.again:
+            self.aside.pop(about, None)
+        self.aside |= offset.aside
+        self.policies |= offset.policies
+        for name in offset.changed:
+            if not self.policies[name]:
+                del self.policies[name]
+
+    def difference(self, offset: BrokerOffset) -> BrokerOffset:
+        """The batch that leads from here to an offset that is whole; any other is one already."""
+        if not offset.is_whole:
+            return offset
+        numbers = {about: number for about, (_, number) in offset.hosted.items()}
+        again = {
+            about: each
+            for about, each in self.aside.items()
+            if about in numbers and about not in offset.aside
+        }
+        changed = {
+            name
+            for name in self.policies.keys() | offset.policies.keys()
+            if self.policies.get(name, {}) != offset.policies.get(name, {})
+        }
+        return replace(
+            offset,
+            commands=(self.batch.commands[1], offset.commands[1]),
+            hosted={
+                about: (self.commits.get(about, NO_COMMIT), number)
+                for about, number in numbers.items()
+            },
+            again=again,
+            kept=tuple(each for each in offset.aside if each in self.aside),
+            gone=tuple(sorted(self.commits.keys() - numbers.keys())),
+            policies={name: offset.policies.get(name, {}) for name in {*offset.policies, *changed}},
+            changed=tuple(sorted(changed)),
+            is_whole=False,
+        )
+
+    def oldest(self, count: int, before: int) -> list[TopicPartition]:
+        """Those, at most so many, of whose state something was written last before that ledger."""
+        found = islice(self._since.items(), count)
+        return [about for about, ledger_id in found if ledger_id < before]
+
+    def since(self, here: int, but: Collection[TopicPartition]) -> int:
+        """The first ledger of `__dispatch` that anybody's state needs, but theirs; else `here`."""
+        return next((at for about, at in self._since.items() if about not in but), here)
+
+    def _host(self, about: TopicPartition, number: int, at: int) -> None:
+        if about not in self.commits:
+            self.topics.setdefault(about.topic, {})[about] = None
+            namespace = str(TopicName.parse(about.topic).namespace)
+            self.namespaces.setdefault(namespace, {})[about.topic] = None
+            self._since[about] = at
+        self.commits[about] = number
+
+    def _leave(self, about: TopicPartition) -> None:
+        if self.commits.pop(about, None) is None:
+            return
+        del self._since[about], self.topics[about.topic][about]
+        self.aside.pop(about, None)
+        if self.topics[about.topic]:
+            return
+        del self.topics[about.topic]
+        self.partitions.pop(about.topic, None)
+        namespace = str(TopicName.parse(about.topic).namespace)
+        del self.namespaces[namespace][about.topic]
+        if not self.namespaces[namespace]:
+            del self.namespaces[namespace]
+            self.policies.pop(namespace, None)
+
+
+class FollowedTopics(HostedTopics):
+    """What a root's broker hosts, for who looks again and again."""
+
+    def __init__(self, root: Root) -> None:
+        super().__init__()
+        self._dispatch, self._read = SystemTopic(root, DISPATCH), 0
+
+    def follow(self) -> None:
+        """Take in the batches since the last look."""
+        stop = self._dispatch.refresh()
+        if stop > self._read:
+            for stored in read_offsets(self._dispatch, self._read, stop):
+                self.apply(BrokerOffset.from_json(stored.record.data), stored.ledger_id)
+            self._read = stop
+
+
+def read_offsets(dispatch: SystemTopic, first: int, stop: int) -> Iterator[StoredRecord]:
+    """The records that have the offsets of these ledgers' batches."""
+    yield from dispatch.read(first, stop, keep=lambda _, name: name == OFFSET_RECORD)
+
+
+def hosted_topics(dispatch: SystemTopic, stop_ledger: int) -> HostedTopics:
+    """What was hosted after the last batch before that ledger."""
+    topics = HostedTopics()
+    for stored in read_offsets(dispatch, 0, stop_ledger):
+        topics.apply(BrokerOffset.from_json(stored.record.data), stored.ledger_id)
+    return topics
+
+
+def last_shards(
+    dispatch: SystemTopic, stop_ledger: int
+) -> tuple[HostedTopics, dict[TopicPartition, dict[str, bytes]]]:
+    """(what was hosted after the last batch, each broker's shards then), from `__dispatch`."""
+    topics = HostedTopics()
+    brokers: dict[TopicPartition, dict[str, bytes]] = {}
+    kept = (OFFSET_RECORD, SHARD_PREFIX)
+    for stored in dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith(kept)):
+        about, name, data = stored.record.about, stored.record.subscription, stored.record.data
+        if name == OFFSET_RECORD:
+            topics.apply(BrokerOffset.from_json(data), stored.ledger_id)
+            continue
+        shards = brokers.setdefault(about, {})
+        if data:
+            shards[name.removeprefix(SHARD_PREFIX)] = data
+        else:
+            shards.pop(name.removeprefix(SHARD_PREFIX), None)
+    return topics, {about: shards for about, shards in brokers.items() if shards}

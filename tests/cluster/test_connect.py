@@ -1,0 +1,38 @@
+"""A Spark Connect server, and a program that has neither Java nor a driver of its own."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.architecture.sources import REPOSITORY
+from tests.cluster.processes import SPARK_HOME, Machine, Process, free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.cluster]
+pytest.importorskip("grpc")
+
+
+def test_all_that_is_public_works_from_a_remote_session(machine: Machine) -> None:
+    server = connect_server(machine, PYTHONPATH=str(REPOSITORY))
+    application = machine.run(
+        "application", sys.executable, "-m", "tests.cluster.remote_application",
+        server, str(machine.folder), PYTHONPATH=str(REPOSITORY), JAVA_HOME="/nowhere",
+    )  # fmt: skip
+    application.eventually_says("all of it")
+
+
+def connect_server(machine: Machine, **environment: str) -> str:
+    """Its address."""
+    port = free_port()
+    server: Process = machine.run_bare(
+        "server", str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]",
+        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "--conf", "spark.connect.grpc.binding.address=127.0.0.1",
+        "--conf", f"spark.connect.grpc.binding.port={port}",
+        "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=1g",
+        "--conf", f"spark.sql.warehouse.dir={machine.folder / 'warehouse'}", "spark-internal",
+        **environment,
+    )  # fmt: skip
+    server.eventually_says("Spark Connect server started")
+    return f"sc://127.0.0.1:{port}"
