@@ -11,12 +11,13 @@ import os
 import shutil
 import sys
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pulsar_spark.connector.spark.java_home import ensure_java
 from pulsar_spark.connector.spark.spark_home import compiled_pyspark
-from pulsar_spark.errors import InvalidOptionError, ShellNotFoundError
+from pulsar_spark.errors import InvalidOptionError, MissingPackageError, ShellNotFoundError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +90,7 @@ def session(
         master = master or os.environ.get("SPARK_REMOTE") or submitted_to() or "local[*]"
         builder = SparkSession.builder.appName(app_name)
         if master.startswith(REMOTE):
+            check_connect()
             builder = builder.remote(master)
         else:
             _prepare_environment(master)
@@ -102,6 +104,18 @@ def session(
             ship(spark)
     register(spark)
     return spark
+
+
+def check_connect() -> None:
+    """MissingPackageError without what PySpark talks to a server by."""
+    try:
+        for name in ("grpc", "grpc_status", "google.rpc", "zstandard"):
+            import_module(name)
+    except ImportError as error:
+        raise MissingPackageError(
+            "A session of Spark Connect needs grpcio and what goes with it, which is not "
+            "installed. Run: pip install 'pulsarlite[connect]'"
+        ) from error
 
 
 def submitted_to() -> str | None:

@@ -1,9 +1,9 @@
 """Pulsarlite broken on purpose, each time in one place: `python -m tests.mutants [NAME ...]`.
 
 Each mutant names the invariant that it breaks and the tests that hold it, every one of which has
-to fail. `docs/reliability.md` names all three. The brokers of the simulation are broken in
-`tests/simulation/mutants.py`, their hosts in `tests/simulation/cluster_mutants.py`, the protocols
-in `docs/models`.
+to fail. `docs/reliability.md` names all three, and `tests/invariants.py` says what they are. The
+brokers of the simulation are broken in `tests/simulation/mutants.py`, their hosts in
+`tests/simulation/cluster_mutants.py`, the protocols in `docs/models`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ from pulsar_spark.connector.broker import (
     embedded_broker,
 )
 from pulsar_spark.connector.functions import processing
-from pulsar_spark.connector.housekeeping import redrive
+from pulsar_spark.connector.housekeeping import (
+    housekeeper,
+    idle_subscriptions,
+    inactive_topics,
+    redrive,
+)
 from pulsar_spark.connector.ledger_files import content_digest, ledger_file
 from pulsar_spark.connector.sink import message_routing, publishing
 from pulsar_spark.connector.source import (
@@ -62,50 +67,6 @@ from pulsar_spark.topic_log import last_seen
 from pulsar_spark.topic_log import publication as publications
 
 TESTS = Path(__file__).resolve().parent
-INVARIANTS = {
-    "ForgottenInTime": "Who publishes no more is forgotten after its time, and not before.",
-    "NoDuplicateIsSeen": "Of messages with one producer name and sequence id, readers get one.",
-    "FencedNeverLands": "No commit of a producer that was fenced out is ever seen.",
-    "QuotaIsObeyed": "A backlog quota that is exceeded keeps out what is new, and nothing else.",
-    "TheNearerWordCounts": "A topic's policy comes before its namespace's.",
-    "AllOrNothing": "Of what belongs together a reader sees all, or nothing.",
-    "KeysKeepTheirOrder": "Messages of one task with one key are read in their order.",
-    "ConfirmedIsDurable": "What was confirmed is on the disk before, file and folder.",
-    "StoredIsReadable": "A record that nobody could read again is not stored.",
-    "LatestIsPinned": "Where «latest» was is decided once.",
-    "OrderOfAPartition": "A task reads the messages of a partition by their ids.",
-    "LossIsTold": "A message that was trimmed before it was read is an error.",
-    "NobodyTakesItAll": "Who shares a subscription leaves work to those who come later.",
-    "NewIsReadFromItsBeginning": "No message of a new partition or topic is left out.",
-    "WhatWaitsIsRead": "What waits is read, whether or not something new happens there.",
-    "NothingIsKept": "A non-persistent topic keeps nothing for those who were away.",
-    "DamageIsNamed": "Damaged bytes are an error that names the file, never rows.",
-    "OneMismatchOneMessage": "A value that does not fit its schema changes no other message.",
-    "NothingIsLost": "Every message is acknowledged in the end, or was delivered.",
-    "AcknowledgedStays": "What the broker took in as acknowledged it has for ever.",
-    "SeekTakesAll": "What is said of a delivery before a seek counts for nothing after it.",
-    "GoesOnWhereItWas": "A consumer that is not durable goes on where its checkpoint says.",
-    "TheLivingStay": "Who lives is not given up for a clock that was set, or for a pause.",
-    "NeverEarly": "Nothing comes before its delay, backoff or timeout is over.",
-    "LettersFirst": "A letter is published before its original is seen as acknowledged.",
-    "FailuresArePardoned": "While most messages fail, no failure counts as an attempt.",
-    "OneTrialAtATime": "Of a subscription whose breaker is open, only a trial goes out.",
-    "RedrivenOnce": "A dead letter goes back once, whoever redrives and is killed.",
-    "OneConsumerAKey": "Two consumers never have messages of one key at a time.",
-    "GrantsOutliveTheBroker": "What was granted is read while no broker runs.",
-    "TheBrokerComesBack": "A broker whose query failed serves again, unless that can't pass.",
-    "TroubleStaysApart": "A topic that can't be served ends no other topic's broker.",
-    "KeptIsDelivered": "Every message that compaction has kept is delivered once.",
-    "OneBroker": "A broker whose term is over writes nothing.",
-    "PoisonIsSetApart": "A micro-batch that ends its query every time is withheld in the end.",
-    "AcknowledgingIsAUnion": "What is said late or twice changes nothing that was said since.",
-    "OnlyWhatIsThere": "An acknowledgement of what never was fails, and stores nothing.",
-    "WhatDiffersIsFound": "Rows that are not those that were published are named.",
-    "WhatIsRightIsNotAccused": "What others do while a topic is verified is no difference.",
-    "WhatWasCanBeSeen": "A view as of a batch has what was so when that batch was done.",
-    "EachHasAnOutcome": "Every message that was processed has exactly one outcome.",
-}
-"""Of what no model has."""
 
 
 @dataclass(frozen=True)
@@ -454,6 +415,54 @@ def blames_the_neighbours_of_a_mismatch(patch: Any) -> None:
         return pa.nulls(len(column), column.type), dict.fromkeys(range(len(column)), "a neighbour")
 
     patch.setattr(typed_values.TypedValues, "_values", values)
+
+
+# -- housekeeping and admin --------------------------------------------------------------------
+
+
+@breaks(
+    "TheDeletedStaysDeleted",
+    "connector/admin/test_deleted_topics.py"
+    "::test_files_written_for_the_old_topic_are_not_published_in_the_new_one",
+)
+def asks_for_no_incarnation(patch: Any) -> None:
+    patch.setattr(managed_ledger.ManagedLedger, "check_incarnation", lambda *_: None)
+
+
+@breaks(
+    "TheUsedIsKept",
+    "connector/housekeeping/test_inactive_topics.py"
+    "::test_a_topic_goes_that_nobody_has_used_for_the_time_that_its_policy_says",
+)
+def takes_no_topic_for_used(patch: Any) -> None:
+    patch.setattr(inactive_topics.InactiveTopics, "_is_used", lambda *_: False)
+
+
+@breaks(
+    "TheUsedIsKept",
+    "connector/housekeeping/test_idle_subscriptions.py"
+    "::test_a_cursor_that_an_admin_moves_is_in_use",
+)
+def sees_no_visits(patch: Any) -> None:
+    patch.setattr(idle_subscriptions, "_seen", lambda _: ())
+
+
+@breaks(
+    "CompactedByItself",
+    "connector/housekeeping/test_housekeeper.py"
+    "::test_the_broker_compacts_by_itself_once_more_than_the_threshold_was_published",
+)
+def overlooks_what_is_to_compact(patch: Any) -> None:
+    patch.setattr(housekeeper, "backlog_bytes", lambda *_: 0)
+
+
+@breaks(
+    "DeletedInTime",
+    "connector/housekeeping/test_housekeeper.py"
+    "::test_files_of_ledgers_that_every_subscription_has_passed_are_deleted_after_an_hour",
+)
+def deletes_at_once(patch: Any) -> None:
+    patch.setattr(housekeeper, "FILE_GRACE_MS", 0)
 
 
 # -- subscriptions -----------------------------------------------------------------------------

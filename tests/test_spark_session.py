@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import pulsar_spark
-from pulsar_spark.connector.session import DEFAULTS, LOCAL, configuration
+from pulsar_spark.connector.session import DEFAULTS, LOCAL, check_connect, configuration
+from pulsar_spark.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +38,14 @@ def test_a_remote_session_is_told_what_a_session_can_still_choose() -> None:
     assert told == {
         name: value for name, value in DEFAULTS.items() if name.startswith("spark.sql.")
     } | {"spark.sql.ansi.enabled": "false"}
+
+
+def test_who_can_t_talk_to_a_server_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(MissingPackageError, match=r"pulsarlite\[connect\]"):
+        check_connect()
 
 
 def test_registering_again_is_harmless(spark: SparkSession) -> None:

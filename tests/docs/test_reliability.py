@@ -12,6 +12,7 @@ import pytest
 from docs.models.check import MODELS
 from tests import mutants
 from tests.architecture.sources import REPOSITORY
+from tests.invariants import INVARIANTS
 from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.mutants import MUTANTS as BROKERS
 
@@ -54,7 +55,7 @@ def test_a_row_names_its_invariant_the_test_that_holds_it_and_the_mutant_that_br
         ]
     elif kind == "simulation":
         assert name in [each.__name__ for each in (*BROKERS, *CLUSTER_MUTANTS)]
-        assert invariant in mutants.INVARIANTS
+        assert invariant in INVARIANTS
         assert test.startswith("simulation/")
     else:
         assert GUARDS[mutant].invariant == invariant
@@ -73,7 +74,7 @@ def test_there_are_rows() -> None:
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_names_an_invariant_and_tests_that_there_are(mutant: mutants.Mutant) -> None:
     known = {invariant for model in MODELS for invariant in model.invariants}
-    assert mutant.invariant in known | mutants.INVARIANTS.keys()
+    assert mutant.invariant in known | INVARIANTS.keys()
     assert mutant.tests
     for test in mutant.tests:
         assert_is_a_test(test)
@@ -87,7 +88,7 @@ def test_what_a_mutant_breaks_is_there(
 
 
 def test_no_invariant_is_named_for_nothing() -> None:
-    assert set(mutants.INVARIANTS) <= {row[2].strip("`") for row in rows()}
+    assert set(INVARIANTS) <= {row[2].strip("`") for row in rows()}
 
 
 def drawn() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.subscriptions.subscription import Subscription
+from tests.simulation.setting import Setting
 
 Patch = Callable[[Any], None]
 """Takes pytest's monkeypatch, or anything with its `setattr`."""
@@ -342,3 +343,21 @@ MUTANTS: tuple[Patch, ...] = (
     tells_a_non_durable_consumer_of_no_holes,
     keeps_every_attempt_in_the_offset,
 )
+
+
+def goes_on_alone(setting: Setting) -> bool:
+    """One consumer, and its checkpoint alone says where it is."""
+    return setting.alone and not setting.manual
+
+
+def is_settled_by_hand(setting: Setting) -> bool:
+    """And anything may happen meanwhile, a seek above all."""
+    return setting.manual and not setting.calm and not setting.policies.breaker_threshold
+
+
+WHERE: Mapping[Patch, Callable[[Setting], bool]] = {
+    believes_a_sink_whenever_it_read: is_settled_by_hand,
+    forgets_where_a_non_durable_consumer_was: goes_on_alone,
+    tells_a_non_durable_consumer_of_no_holes: goes_on_alone,
+}
+"""Of a mutant that changes nothing elsewhere, the schedules that can notice it, longer ones."""

@@ -6,7 +6,7 @@ its rows are verified and decoded by the code under test, the first time that th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -16,8 +16,13 @@ import pyarrow as pa
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.ledger_files.row_groups import RowGroups
 from pulsar_spark.connector.storage.object_store import join
+from pulsar_spark.connector.system import system_topics
+from pulsar_spark.connector.system.system_topics import StoredRecord
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_name import TopicPartition
+
+Keep = Callable[[TopicPartition, str], bool] | None
 
 
 class RememberedRows:
@@ -42,7 +47,7 @@ class RememberedRows:
 
 @contextmanager
 def decoding_once() -> Iterator[None]:
-    """Meanwhile data files and commits are decoded once."""
+    """Meanwhile data files, commits and records are decoded once."""
     files: dict[Any, RememberedRows] = {}
     commits: dict[tuple[bytes, str, int | None], Commit] = {}
     open_file, from_json = LedgerFileReader._open, Commit.from_json
@@ -71,4 +76,23 @@ def decoding_once() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(LedgerFileReader, "_open", opened))
         stack.enter_context(mock.patch.object(Commit, "from_json", staticmethod(commit_of)))
+        stack.enter_context(mock.patch.object(system_topics, "_records", _records_of_all()))
         yield
+
+
+def _records_of_all() -> Callable[[LedgerFileReader, LedgerInfo, Keep], Iterator[StoredRecord]]:
+    """As `_records`, but that each record of a ledger is made once, for whoever keeps it."""
+    told: dict[Any, list[StoredRecord]] = {}
+    records_of = system_topics._records
+
+    def records(reader: LedgerFileReader, ledger: LedgerInfo, keep: Keep) -> Iterator[StoredRecord]:
+        key = reader._folder, ledger
+        if key in told:
+            reader._open(ledger)
+        else:
+            told[key] = list(records_of(reader, ledger, None))
+        for each in told[key]:
+            if keep is None or keep(each.record.about, each.record.subscription):
+                yield each
+
+    return records

@@ -129,7 +129,8 @@ MUTANTS: tuple[Mutant, ...] = (
 
 def keeps_keys_in_order(setting: Setting) -> bool:
     disorder = {"maxRedeliverCount", "allowOutOfOrderDelivery"} & setting.options.keys()
-    return setting.kind == "Key_Shared" and not setting.manual and not disorder
+    shared = setting.kind == "Key_Shared" and setting.consumers > 1
+    return shared and not setting.manual and not disorder
 
 
 def has_poison(setting: Setting) -> bool:

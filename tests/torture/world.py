@@ -385,7 +385,7 @@ class World:
             missing = self.oracle.missing()
             if not missing and not busy and not self._backlog():
                 return
-            self.clock.advance(300 if busy or number % 2 else 3_000)
+            self.clock.advance(300 if busy else 3_000)
         missing = self.oracle.missing()
         lost = "\n  ".join(f"{name}: {each}" for name, each in missing)
         self.oracle.fail(f"not done in {MOST_ROUNDS} rounds: {self._backlog()}\n  {lost}")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.housekeeping.compaction import backlog_bytes, compact
+from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
+from pulsar_spark.connector.topic_log.policies import Policies
+from pulsar_spark.connector.topic_log.topics import Root
 from tests.connector.housekeeping.test_compaction import put
+from tests.connector.housekeeping.test_housekeeper import compacted, everything
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.spark_query import SparkQuery
 from tests.connector.topics import ledger_of, trim
@@ -77,3 +86,31 @@ def test_a_shared_subscription_is_refused_when_the_frame_is_made(
     put(root, "a=1")
     with pytest.raises(AnalysisException, match="readCompacted needs subscriptionType"):
         consumer(query, subscriptionType="Shared").frame()
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_killed_while_it_compacts_has_changed_nothing_and_the_next_finishes(
+    root: Path,
+) -> None:
+    put(root, *(f"k{number % 4}={number}" for number in range(100)), "k0=")
+    Policies("t", service_url=str(root)).set(compaction_threshold=10)
+    before, number = everything(str(root)), ledger_of(root, "t").state.number
+    folder = Path(__file__).parents[3]
+    command = [sys.executable, "-m", "tests.connector.housekeeping.killed_broker_on_spark"]
+    broker = subprocess.Popen(
+        [*command, str(root)], cwd=folder, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert broker.wait(120) == -signal.SIGKILL
+    finally:
+        with suppress(ProcessLookupError):  # Java, if it lives on
+            os.killpg(broker.pid, signal.SIGKILL)
+    state = ledger_of(root, "t").state
+    assert (state.number, everything(str(root))) == (number, before)
+    assert len([*(root / "persistent/public/default/t/data").iterdir()]) == 2, "begun, not named"
+    Housekeeper(Root(str(root), {})).turn()
+    state = ledger_of(root, "t").state
+    assert backlog_bytes(state, 0) == 0
+    assert compacted(str(root)) == ["k1=97", "k2=98", "k3=99"]
+    assert everything(str(root)) == before
