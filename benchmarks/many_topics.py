@@ -32,7 +32,7 @@ from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MEMORY, MemoryStore
 from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
-from pulsar_spark.connector.topic_log.news import BUSY_S
+from pulsar_spark.connector.topic_log.news import BUSY_S, KEPT_S
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_name import TopicName
@@ -85,9 +85,8 @@ class Setting:
         self.broker = EmbeddedBroker(self.root)
         self.found: dict[str, list[float]] = defaultdict(list)
         self.broker_bytes = 0
-        self._settle()
-        for _ in range(3):
-            self.clock.advance(int(BUSY_S * 1000))  # the topics were made long ago
+        for passed_s in (0, KEPT_S, BUSY_S):  # the topics were made long ago
+            self.clock.advance(int(passed_s * 1000))
             self._settle()
 
     def round(self) -> None:

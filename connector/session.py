@@ -109,7 +109,7 @@ def session(
 def check_connect() -> None:
     """MissingPackageError without what PySpark talks to a server by."""
     try:
-        for name in ("grpc", "grpc_status", "google.rpc", "zstandard"):
+        for name in ("grpc", "grpc_status"):
             import_module(name)
     except ImportError as error:
         raise MissingPackageError(

@@ -188,7 +188,8 @@ def _fold(table: pa.Table, root: Root, topic: str | None, folded: Folded) -> Non
 def _fold_topic(
     rows: Rows, said: list[Properties], name: TopicName, root: Root, folded: Folded
 ) -> None:
-    state = root.open(name.partitioned_topic).state
+    topic = name.partitioned_topic
+    state = (root.known(topic) or root.open(topic)).state
     partitions = rows["partition"]
     own = max(name.partition_index, 0)
     if name.partition_index >= 0 or state.partitions == 1:

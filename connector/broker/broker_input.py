@@ -58,6 +58,9 @@ INPUT_SCHEMA: Final = pa.schema(
         ("publish_times_ms", pa.binary()),
     ]
 )  # fmt: skip
+FETCHED: Final = 16
+"""Of a commit's ledgers, those whose files are asked for together over a network."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -116,7 +119,7 @@ class BatchInput:
         if first >= stop:
             return
         commands = SystemTopic(self._root, COMMANDS)
-        commands.refresh()
+        commands.refresh(looks=not commands.knows(stop))
         resting = {*end.aside, *end.kept}
         for stored in commands.read(first, stop, keep=lambda about, _: about not in resting):
             about, place = stored.record.about, (stored.ledger_id, stored.row)
@@ -180,7 +183,9 @@ def _rows_said(
     root: Root, about: TopicPartition, before: int, last: int, said: Mapping[str, Any], *,
     is_said: bool,
 ) -> Iterator[InputRow]:  # fmt: skip
-    ledger = root.open(TopicName.parse(about.topic))
+    name = TopicName.parse(about.topic)
+    known = root.known(name)
+    ledger = known if known is not None and known.state.number >= last else root.open(name)
     made = ledger.state.incarnation
     if before < made <= last:  # nothing that it heard is of this topic
         yield _command(about, Phase.LOG, 0, 0, TopicMade(made))
@@ -189,6 +194,7 @@ def _rows_said(
     if commits is None:  # some are gone, or none was ever heard
         commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
     with ledger.reader() as reader:
+        reader.fetch(each for commit in commits for each in commit.ledgers[:FETCHED])
         for each in commits:
             yield from _commit_rows(ledger, about, each, said, reader)
     if is_said and last >= 0:

@@ -135,6 +135,8 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def __init__(self, root: Root) -> None:
         self._source, self._clock = BrokerSource(root), root.clock
+        self._look_s = 0.0
+        """When to look again."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return BrokerOffset().to_json_value()
@@ -142,13 +144,17 @@ class BrokerStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next batch; `start` itself while there is nothing to do."""
         begun = BrokerOffset.from_json_value(start)
-        deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
-        while (end := self._source.look(begun)) is None:
-            left = deadline - self._clock.monotonic_s()
+        clock = self._clock
+        deadline = clock.monotonic_s() + LONGEST_WAIT_S
+        while True:
+            if clock.monotonic_s() >= self._look_s:  # a pause may be longer than a call
+                if (end := self._source.look(begun)) is not None:
+                    return end.to_json_value()
+                self._look_s = clock.monotonic_s() + self._source.pause_s()
+            left = deadline - clock.monotonic_s()
             if left <= 0:
                 return start
-            self._clock.sleep(min(self._source.pause_s(), left))
-        return end.to_json_value()
+            clock.sleep(min(max(self._look_s - clock.monotonic_s(), 0.0), left))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = map(BrokerOffset.from_json_value, (start, end))

@@ -61,6 +61,8 @@ LEDGERS_KEPT = 500
 """Ledgers of `__dispatch` that stay at least, for consumers that lag."""
 COMMANDS_KEPT = 2_000
 """Ledgers of `__commands` that stay: at least a batch's, as the batch may set a partition aside."""
+REMOTE_TRIM_LEDGERS, REMOTE_TRIM_BYTES = 64, 64 << 20
+"""So many ledgers, or bytes, are trimmed over a network, where a trim is two requests."""
 SNAPSHOTS: Final = "snapshots"
 """Setting of `__dispatch`: from where on it is needed, for moments since it begins: `_Snapshot`."""
 
@@ -211,7 +213,8 @@ def _publish_letters(
         letters.setdefault(written.topic, []).extend(written.ledgers)
     for topic, ledgers in sorted(letters.items()):
         try:
-            log = root.open(TopicName.parse(topic))
+            name = TopicName.parse(topic)
+            log = root.known(name) or root.open(name)
             log.append(ledgers, application=application, is_brokers=True)
         except (CorruptFileError, FutureVersionError) as error:  # noqa: PERF203 - one of them
             raise StorageError(
@@ -230,10 +233,19 @@ def _trim(root: Root, about: TopicPartition, ledger_ids: Iterable[int]) -> None:
     """
     before = max(ledger_ids, default=-1) + 1
     try:
-        topic = root.open(TopicName.parse(about.topic))
-        LedgerStore(topic, waits=False).trim({about.partition: before})
+        name = TopicName.parse(about.topic)
+        topic = root.known(name) or root.open(name)
+        if not root.store.remote or _is_much(topic, about.partition, before):
+            LedgerStore(topic, waits=False).trim({about.partition: before})
     except PulsarliteError as error:  # the next trim takes these along
         _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)
+
+
+def _is_much(topic: ManagedLedger, partition: int, before: int) -> bool:
+    """Whether trimming is worth its requests; else a later trim takes these ledgers along."""
+    old = [each for each in topic.ledgers(partition) if each.ledger_id < before]
+    size = sum(each.size_bytes for each in old)
+    return len(old) >= REMOTE_TRIM_LEDGERS or size >= REMOTE_TRIM_BYTES
 
 
 def _mark(root: Root, topic: str, marks: Mapping[int, Mark | None]) -> None:

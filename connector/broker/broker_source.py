@@ -15,12 +15,14 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from math import ceil, inf
 from typing import Any
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
 from pulsar_spark.connector.broker.stepped_brokers import SteppedBrokers
+from pulsar_spark.connector.broker.watched_leases import WatchedLeases
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.broker_offset import (
     NO_COMMIT,
@@ -30,15 +32,9 @@ from pulsar_spark.connector.system.broker_offset import (
     stale_checkpoint,
 )
 from pulsar_spark.connector.system.hosted_topics import HostedTopics, hosted_topics, last_shards
-from pulsar_spark.connector.system.lease import (
-    DEFAULT_LEASE_MS,
-    Lease,
-    LeaseWatch,
-    leases,
-    read_lease,
-)
+from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger, looked_ahead
 from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
@@ -49,8 +45,6 @@ from pulsar_spark.protocol.commands import Subscribe
 from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.topic_name import NamespaceName, TopicName, TopicPartition
 
-LEASES_EVERY_S = 1.0
-"""How often the leases are looked at."""
 FIRST_RETRY_S = 1.0
 """The first pause before a partition that is set aside is tried again; doubled each time, ..."""
 LONGEST_RETRY_S = 300.0
@@ -76,6 +70,8 @@ class BrokerSource:
         self._commands = SystemTopic(root, COMMANDS)
         self._dispatch = SystemTopic(root, DISPATCH)
         self._dispatch_read = 0
+        self._awaits_steps = True
+        """Whether a batch was planned whose steps were not heard of."""
         self._topics = HostedTopics()
         """What is hosted after the last batch that is done."""
         self._stepped = SteppedBrokers()
@@ -94,10 +90,8 @@ class BrokerSource:
         """Topics whose logs end in an open transaction: its decision is no news."""
         self._unseen: set[str] = set()
         """Topics to look at once, whether or not they have news."""
-        self._leases: dict[str, Lease | None] = {}
-        self._watch = LeaseWatch(self._clock)
+        self._leases = WatchedLeases(root.store)
         self._namespaces = NamespaceWatch(root.store)
-        self._look_at_leases_s = self._clock.monotonic_s()
         self._look_at_policies_s = self._clock.monotonic_s()
         self._failed: dict[TopicPartition, str] = {}
         """Topic partition -> why it could not step in the last batch; emptied by each look."""
@@ -115,9 +109,21 @@ class BrokerSource:
                 self._root.store.delete(each.path if isinstance(each, Lease) else each)
             self._committed = begun
         self._begun = True
-        if (end := end or self._look(self.hosted(begun).batch)) is not None:
+        with looked_ahead(self._root.store, self._asked_first()):
+            end = end or self._look(self.hosted(begun).batch)
+        if end is not None:
             self._news_s = self._clock.monotonic_s()
+            self._awaits_steps = True
+            self._leases.have_news(about for about, (at, to) in end.hosted.items() if to > at)
         return end
+
+    def _asked_first(self) -> list[Any]:
+        """What a look asks for in any case: over a network at once."""
+        if self._news.is_quiet:
+            return [self._news]
+        busy = [self._logs[each] for each in self._busy if each in self._logs]
+        own = [self._dispatch] if self._awaits_steps else []
+        return [self._news, self._commands, *own, *busy]
 
     @property
     def log_folders(self) -> list[str]:
@@ -167,13 +173,11 @@ class BrokerSource:
         """
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
         instants = list(self.due_ms())
-        watched = set(leases(self._root.store))
-        watched |= self._stepped.leases.keys()
-        if watched:
-            look_s = max(self._look_at_leases_s, self._watch.look_by_s(watched, self._lease_ms))
+        look_s = self._leases.look_by_s(self._stepped.leases)
+        if look_s < inf:
             instants.append(ceil(look_s * 1000 + offset_ms))
         at_ms = min(instants, default=None)
-        self._watch.rests_until_s = inf if at_ms is None else (at_ms - offset_ms) / 1000
+        self._leases.rest_until(inf if at_ms is None else (at_ms - offset_ms) / 1000)
         return at_ms
 
     def due_ms(self) -> Iterator[int]:
@@ -264,7 +268,8 @@ class BrokerSource:
         self._set_unreadable_aside(batch, unreadable, first)
         batch.move(logs)
         self._policies(batch)
-        batch.lapsed = self._lapsed(batch) if unread_ms is None else ()
+        may_wait = commands != first or not batch.is_empty
+        batch.lapsed = self._lapsed(batch, may_wait=may_wait) if unread_ms is None else ()
         batch.due = {*batch.again, *batch.hosted_of(self._stepped.take_due(now_ms))}
         self._failed = {}
         if commands == first and batch.is_empty:
@@ -305,10 +310,12 @@ class BrokerSource:
 
     def _hear(self) -> dict[TopicPartition, str]:
         """Take in what the last steps reported; the errors of those that failed."""
-        stop = self._dispatch.refresh()
+        looks = not self._root.store.remote or self._awaits_steps
+        stop = self._dispatch.refresh(looks=looks)
         failed: dict[TopicPartition, str] = {}
         if stop <= self._dispatch_read:
             return failed
+        self._awaits_steps = False
         told = self._dispatch.read(
             self._dispatch_read, stop, keep=lambda _, to: to in ("", ASIDE_RECORD)
         )
@@ -328,9 +335,17 @@ class BrokerSource:
         Seen are the fewest partitions of each topic that a new subscriber saw.
         """
         seen = dict[str, int]()
-        there = self._commands.refresh()
+        is_quiet = self._news.is_quiet
+        there = self._commands.refresh(looks=not is_quiet)
+        if not is_quiet:
+            self._news.system_seen()
         stop = min(there, first + COMMANDS_AT_ONCE)
         if stop > first:
+            # Whoever subscribes has seen what is there by now: logs are asked behind the commands.
+            busy = [self._logs[each] for each in self._busy if each in self._logs]
+            self._root.store.at_once([
+                partial(self._commands.fetch, first, stop), *(each.ask for each in busy)
+            ])  # fmt: skip
             read = self._commands.read(first, stop)
             for ledger_id, together in groupby(read, key=lambda stored: stored.ledger_id):
                 records = [each.record for each in together]
@@ -371,14 +386,18 @@ class BrokerSource:
         """(the last commit of each topic that exists, the errors of those that can't be read)."""
         numbers: dict[str, int] = {}
         errors: dict[str, str] = {}
-        for topic in sorted(topics):
+
+        def look(topic: str) -> None:
             try:
                 ledger = self._log_of(topic)
                 if ledger is not None:
                     numbers[topic] = self._seen[topic] = ledger.state.number
                     (self._undecided.add if ledger.is_undecided else self._undecided.discard)(topic)
-            except Exception as error:  # noqa: BLE001, PERF203 - the other topics go on
+            except Exception as error:  # noqa: BLE001 - the other topics go on
                 errors[topic] = described(error)
+
+        for _ in self._root.store.answers(look, sorted(topics)):
+            pass
         return numbers, errors
 
     def _policies(self, batch: _Batch) -> None:
@@ -458,37 +477,26 @@ class BrokerSource:
             return tuple(each.name for each in held if each.durable)
         return ()
 
-    def _lapsed(self, batch: _Batch) -> tuple[Lease, ...]:
+    def _lapsed(self, batch: _Batch, *, may_wait: bool) -> tuple[Lease, ...]:
         """The consumers whose leases are over, and where: but not where a broker is set aside.
 
         A lease of which no broker knows the consumer is forgotten: if it comes, it writes again.
         """
-        if self._clock.monotonic_s() < self._look_at_leases_s:
-            return ()
-        self._look_at_leases_s = self._clock.monotonic_s() + LEASES_EVERY_S
-        store, known = self._root.store, self._stepped.leases
-        written = leases(store)
-        self._leases = {path: self._leases.get(path) or read_lease(store, path) for path in written}
-        signs = {**dict.fromkeys(known), **written}
-        lapsed: list[Lease] = []
-        for path in self._watch.lapsed(signs, self._lease_ms):
+        known, lapsed = self._stepped.leases, list[Lease]()
+        for path in self._leases.over(known, may_wait=may_wait):
             abouts = sorted(batch.hosted_of(known.get(path, ())))
             if abouts:
                 lapsed.append(replace(known[path][abouts[0]], partitions=tuple(abouts)))
-            elif path not in known and self._leases[path] is not None:
-                store.delete(path)
+            elif path not in known:
+                self._leases.forget(path)
         return tuple(lapsed)
-
-    def _lease_ms(self, path: str) -> int:
-        lease = self._leases.get(path)
-        return DEFAULT_LEASE_MS if lease is None else lease.lease_ms
 
     def pause_s(self) -> float:
         """The pause before the next look: it ends when a broker is due, at the latest."""
-        remote = self._root.store.remote
-        pause = pause_s(self._clock.monotonic_s() - self._news_s, remote=remote)
+        news_s = max(self._news_s, self._news.newest_s)
+        pause = pause_s(self._clock.monotonic_s() - news_s, remote=self._root.store.remote)
         due_ms = self._stepped.first_due_ms()
-        if remote or due_ms is None:
+        if due_ms is None:
             return pause
         return max(0.001, min(pause, (due_ms - self._clock.wall_ms()) / 1000))
 

@@ -17,12 +17,18 @@ from math import inf
 from operator import attrgetter
 from typing import Final
 
-from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
+from pulsar_spark.connector.broker.broker_sink import (
+    SteppedTask,
+    claim_term,
+    commit_batch,
+    write_rows,
+)
 from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.system.broker_offset import BrokerOffset, stale_checkpoint
 from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.topic_log.managed_ledger import looked_ahead
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
@@ -147,8 +153,12 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
             batch = run(self.brokers.get(key, HostedBroker()), rows)
             stepped[key] = batch.broker
             out += batch.rows
-        task = write_rows(self.root, out, self._id)
-        commit_batch(self.root, [task], (self._id, number), self._term)
+        tasks: list[SteppedTask] = []
+        log = SystemTopic(self.root, DISPATCH)
+        with looked_ahead(self.root.store, [log], lambda: tasks.append(
+            write_rows(self.root, out, self._id)
+        )):  # fmt: skip
+            commit_batch(self.root, tasks, (self._id, number), self._term)
         self.brokers |= stepped
         self.done = tuple(out)
 

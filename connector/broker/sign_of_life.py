@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Final
 
-from pulsar_spark.connector.system.lease import RENEWALS, LeaseWatch
+from pulsar_spark.connector.system.lease import RARELY, RENEWALS, LeaseWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerBusyError,
@@ -32,10 +32,13 @@ SIGNS: Final = "_broker"
 SIGN_OF_LIFE: Final = f"{SIGNS}/alive.json"
 SIGN_FORMAT: Final = StoredFormat("A broker's sign of life", version=1, checked_since=1)
 DEAD_AFTER_MS: Final = 10_000
-"""A broker that was not seen to sign for so long may be taken over."""
-SIGN_EVERY_S: Final = DEAD_AFTER_MS / 1000 / RENEWALS
+"""A broker that was not seen to sign for so long may be taken over, on a local disk, ..."""
+REMOTE_DEAD_AFTER_MS: Final = 5 * 60_000
+"""... and on an object store, where a sign each 100 s costs half a cent a day."""
 LOOK_EVERY_S: Final = 0.25
-"""How often a sign that may have been left behind is looked at."""
+"""How often a sign that may have been left behind is looked at, on a local disk, ..."""
+REMOTE_LOOK_EVERY_S: Final = 4.0
+"""... and on an object store."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ def shows_life(root: Root) -> bool:
     written_ms, signer = sign.written_ms(), sign.signer()
     if written_ms is None or (signer is not None and signer.is_gone()):
         return False
-    return root.clock.wall_ms() - written_ms < DEAD_AFTER_MS
+    return root.clock.wall_ms() - written_ms < sign.dead_after_ms
 
 
 class SignOfLife:
@@ -73,6 +76,10 @@ class SignOfLife:
 
     def __init__(self, root: Root) -> None:
         self._store, self._service_url = root.store, root.service_url
+        remote = self._store.remote
+        self.dead_after_ms = REMOTE_DEAD_AFTER_MS if remote else DEAD_AFTER_MS
+        self._sign_every_s = self.dead_after_ms / 1000 / (RARELY if remote else RENEWALS)
+        self._look_every_s = REMOTE_LOOK_EVERY_S if remote else LOOK_EVERY_S
         self._me = _Signer(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
         self._shown_s = -inf
         self._end: Callable[[], None] | None = None
@@ -84,39 +91,36 @@ class SignOfLife:
         """
         watch = LeaseWatch(self._store.clock)
         first_ms: int | None = None
-        lives = False
         while True:
             held, token = self._store.get_versioned(SIGN_OF_LIFE)
             other, written_ms = _signer_in(held), self.written_ms()
             if other == self._me:  # stored by a request whose answer was lost
                 break
             over = written_ms is None or (other is not None and other.is_gone())
-            if over or watch.lapsed({SIGN_OF_LIFE: written_ms}, lambda _: DEAD_AFTER_MS):
+            if over or watch.lapsed({SIGN_OF_LIFE: written_ms}, lambda _: self.dead_after_ms):
                 if self._store.compare_and_swap(SIGN_OF_LIFE, token, self._content):
                     break
-                written_ms, lives = None, False  # it is another one's by now
-            elif first_ms is not None and written_ms != first_ms:
-                lives = True
-                if not waits():
-                    who = f"process {other.process} on {other.host}" if other else "a newer version"
-                    raise BrokerBusyError(
-                        f"A broker serves {self._service_url} already: {who}. Stop that one, or "
-                        "use it: consumers and sinks need no handle. Another can stand by "
-                        "(standby=True, --standby): it serves once that one is gone."
-                    )
+                written_ms = None  # it is another one's by now
+            elif first_ms is not None and written_ms != first_ms and not waits():
+                who = f"process {other.process} on {other.host}" if other else "a newer version"
+                raise BrokerBusyError(
+                    f"A broker serves {self._service_url} already: {who}. Stop that one, or "
+                    "use it: consumers and sinks need no handle. Another can stand by "
+                    "(standby=True, --standby): it serves once that one is gone."
+                )
             first_ms = written_ms
-            self._store.clock.sleep(SIGN_EVERY_S if lives and self._store.remote else LOOK_EVERY_S)
+            self._store.clock.sleep(self._look_every_s)
         self._shown_s = self._store.clock.monotonic_s()
 
     def keep(self) -> None:
         """From now on the clock renews it, until `remove`."""
         self._end = self._store.clock.repeat(
-            SIGN_EVERY_S, self._renew, "sign of life", coalesce=True
+            self._sign_every_s, self._renew, "sign of life", coalesce=True
         )
 
     def show(self) -> None:
         """Renew it if that is due: for a broker that lives as long as somebody calls it."""
-        if self._store.clock.monotonic_s() - self._shown_s >= SIGN_EVERY_S:
+        if self._store.clock.monotonic_s() - self._shown_s >= self._sign_every_s:
             try:
                 self._renew()
             except (PulsarliteError, OSError) as error:
@@ -131,8 +135,8 @@ class SignOfLife:
 
     def written_ms(self) -> int | None:
         """When it was written last; None if there is none."""
-        signs = (each for each in self._store.files(SIGNS) if each.path == SIGN_OF_LIFE)
-        return next((each.modified_ms for each in signs), None)
+        found = self._store.info(SIGN_OF_LIFE)
+        return None if found is None else found.modified_ms
 
     def signer(self) -> _Signer | None:
         """Who signed last; None if that can't be read."""

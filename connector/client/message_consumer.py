@@ -54,6 +54,8 @@ from pulsar_spark.topic_name import TopicName, TopicPartition
 
 GROUPED: Final = 20_000
 """The number of acknowledgements that are sent at once, however short they have waited."""
+REMOTE_GROUP_MS: Final = 1_000
+"""The least group time over a network, where a report takes three requests."""
 _SAID: Final = {
     "ack_type": pa.string(), "topic": pa.string(), "ledger_id": pa.int64(),
     "entry_id": pa.int64(), "partition": pa.int64(), "batch_index": pa.int64(),
@@ -86,6 +88,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self.root = Root.of(self.options)
         self._clock = self.root.clock
         self._group_ms = acknowledgment_group_time_ms
+        if self._group_ms and self.root.store.remote:
+            self._group_ms = max(self._group_ms, REMOTE_GROUP_MS)
+        self._waits_for_others = bool(self._group_ms) and self.root.store.remote
+        """Whether acknowledgements wait also when it looks for messages."""
         self._queue_size: int = self.options["receiverQueueSize"]
         self._topics = _named(self.options)
         self._run = ConsumerRun(self.options, self.root, completed=self._completed)
@@ -127,6 +133,11 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     @property
     def is_closed(self) -> bool:
         return self._client.is_closed
+
+    @property
+    def news_s(self) -> float:
+        """When there was news last."""
+        return self._run.news_s
 
     @property
     def has_received(self) -> bool:
@@ -200,7 +211,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             while not self._queue:
                 planned = self._run.plan(self._offset)
                 if planned is None:
-                    self._report()
+                    if not self._waits_for_others:
+                        self._report()
                     return False
                 self._take(planned)
             return True

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pulsar_spark.connector.broker.sign_of_life import DEAD_AFTER_MS, SignOfLife
+from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.doctor.finding import Finding, guarded, problem, warning, well
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA
 from pulsar_spark.connector.storage.local_store import LocalStore
@@ -189,7 +189,7 @@ def _broker(root: Root) -> Iterator[Finding]:
         return
     who = "one" if signer is None else f"process {signer.process} on {signer.host}"
     ago_ms = root.clock.wall_ms() - written_ms
-    if ago_ms < DEAD_AFTER_MS and not (signer is not None and signer.is_gone()):
+    if ago_ms < sign.dead_after_ms and not (signer is not None and signer.is_gone()):
         yield well("broker", f"{who} serves this root")
     else:
         text = f"{who} served this root, and has shown no life for {max(ago_ms, 0) / 1000:.0f} s"

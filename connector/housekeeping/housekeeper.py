@@ -62,6 +62,8 @@ SYSTEM_GRACE_MS: Final = 10 * 60 * 1000
 """How long trimmed files of the system topics stay."""
 SYSTEM_MERGED_BYTES: Final = 8 << 20
 """How much of their small files becomes one: they are trimmed again within hours."""
+REMOTE_RARELY_S: Final = 6 * RARELY_S
+"""The same over a network, where each look is a request."""
 NOBODY: Final = "nobody"
 PLACES: Final = (LEASES, "_broker")
 """Folders, beside those of topics, in which a killed process leaves temporary files."""
@@ -100,6 +102,7 @@ class Housekeeper:
         self._told: dict[str, tuple[int, int]] = {}
         """By folder, the topics that a broker was told to serve: (incarnation, partitions)."""
         self._rarely_s = -inf
+        self._rarely_every_s = REMOTE_RARELY_S if root.store.remote else RARELY_S
         self._is_over = False
         self._end: Callable[[], None] | None = None
 
@@ -131,10 +134,13 @@ class Housekeeper:
         """The topics to look at now."""
         now_s = self._clock.monotonic_s()
         known = self._topics
-        if len(known) <= FEW or now_s - self._found_s >= TIDY_EVERY_S:
+        remote = self._root.store.remote
+        find_s = RARELY_S if remote else TIDY_EVERY_S
+        are_few = len(known) <= FEW and not remote
+        if are_few or now_s - self._found_s >= find_s:
             self._found_s = now_s
             self._topics = {str(each): each for each in self._root.find()}
-        if len(self._topics) <= FEW:
+        if len(self._topics) <= FEW and not remote:
             return sorted(self._topics)
         new = self._topics.keys() - known.keys() if known else set()
         timely = {name for name, at_s in self._time.items() if at_s <= now_s}
@@ -237,4 +243,4 @@ class Housekeeper:
         forget_decisions(self._root)
 
     def _is_time(self, last_s: float) -> bool:
-        return self._clock.monotonic_s() - last_s >= RARELY_S
+        return self._clock.monotonic_s() - last_s >= self._rarely_every_s

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -58,6 +58,10 @@ WAITING_BYTES = 2 * ROW_GROUP_BYTES
 """The bytes given to a writer at which it writes them, however few rows they are."""
 BATCH_ROWS = 8_192
 """The most rows of a record batch that reading yields; a quarter of a full row group."""
+SMALL_BYTES = 1 << 20
+"""Over a network a file of no more is read whole: one request, where a part would take two."""
+MOST_SMALL_FILES = 48
+"""How many of these a process holds: they are read again by who plans and by who steps."""
 SAMPLE_ROWS = 1_024
 SAMPLE_BYTES = 65_536
 WORTH_COMPRESSING = 0.9
@@ -105,6 +109,10 @@ _ENCODINGS = {
     **dict.fromkeys(("key", "value"), "DELTA_LENGTH_BYTE_ARRAY"),
     **dict.fromkeys(_WITH_STATISTICS, "DELTA_BINARY_PACKED"),
 }
+
+
+_small_files: dict[tuple[ObjectStore, str], bytes] = {}
+"""Of remote stores, the last that were read."""
 
 
 class LedgerFileWriter:
@@ -254,10 +262,22 @@ class LedgerFileReader:
     Not for several threads at once.
     """
 
-    def __init__(self, store: ObjectStore, folder: str, topic: str, *, keep_open: int = 4) -> None:
+    def __init__(
+        self, store: ObjectStore, folder: str, topic: str, *,
+        keep_open: int = 4, holds_small: bool = False,
+    ) -> None:  # fmt: skip
+        """`holds_small`: files of a remote store that others of this process read again soon."""
         self._store, self._folder, self.topic = store, folder, topic
         self._keep_open = keep_open
+        self._small = _small_files if holds_small else {}
         self._files: OrderedDict[tuple[str, FileSeal | None], RowGroups] = OrderedDict()
+
+    def fetch(self, ledgers: Iterable[LedgerInfo]) -> None:
+        """Ask for the small files of these at once, where each costs a request; for `read`."""
+        paths = {join(self._folder, each.file) for each in ledgers if self._is_small(each)}
+        new = [path for path in paths if (self._store, path) not in self._small]
+        for path, data in zip(new, self._store.answers(self._store.get, new), strict=True):
+            self._keep(path, data)
 
     def read(
         self,
@@ -314,7 +334,7 @@ class LedgerFileReader:
         if key in self._files:
             self._files.move_to_end(key)
             return self._files[key]
-        source = self._store.open_input(join(self._folder, ledger.file))
+        source = self._source(ledger)
         try:
             checked = CheckedInput(source, ledger.seal)
             footer = self._footer(checked, ledger)
@@ -325,6 +345,29 @@ class LedgerFileReader:
         while len(self._files) > self._keep_open:
             self._files.popitem(last=False)[1].close()
         return file
+
+    def _is_small(self, ledger: LedgerInfo) -> bool:
+        seal = ledger.seal
+        return self._store.remote and seal is not None and seal.size_bytes <= SMALL_BYTES
+
+    def _source(self, ledger: LedgerInfo) -> pa.NativeFile:
+        path = join(self._folder, ledger.file)
+        if not self._is_small(ledger):
+            return self._store.open_input(path)
+        data = self._small.get((self._store, path))
+        if data is None:
+            data = self._keep(path, self._store.get(path))
+        if data is None:
+            raise ObjectNotFoundError(f"File {path} is not there (any more).")
+        return pa.BufferReader(data)
+
+    def _keep(self, path: str, data: bytes | None) -> bytes | None:
+        """Hold a small file for who reads it next: it never changes."""
+        if data is not None:
+            self._small[self._store, path] = data
+            for oldest in list(self._small)[:-MOST_SMALL_FILES]:
+                self._small.pop(oldest, None)
+        return data
 
     def _footer(self, checked: CheckedInput, ledger: LedgerInfo) -> pq.FileMetaData:
         """The file's footer. Blocks are verified by its checksums from then on."""

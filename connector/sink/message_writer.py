@@ -113,7 +113,7 @@ class _TopicWriter:
         if incarnation is None:
             self._ledger = open_or_create(root, topic, options, settings)
         else:
-            self._ledger = root.open(topic)
+            self._ledger = root.known(topic) or root.open(topic)
             self._ledger.check_incarnation(incarnation)
         self._ledger.state.check_takes_messages()
         if schema is None and enforced:

@@ -170,7 +170,8 @@ def _parts(
         if topic.ledgers:
             topics.setdefault(topic.topic, []).append(topic)
     for name, tasks in sorted(topics.items()):
-        ledger = root.open(TopicName.parse(name))
+        topic_name = TopicName.parse(name)
+        ledger = root.known(topic_name) or root.open(topic_name)
         for task in tasks:
             ledger.check_incarnation(task.incarnation)
         new = [each for task in tasks for each in task.ledgers]

@@ -32,6 +32,8 @@ from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.topic_name import is_persistent
 
 MERGED_AWAY_RETRIES = 3
+FETCHED = 16
+"""Ranges whose files are asked for together, over a network, if they are small."""
 
 
 def read_messages(partition: MessageInputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -42,7 +44,9 @@ def read_messages(partition: MessageInputPartition, schema: pa.Schema) -> Iterat
     columns = _Columns(schema)
     for topic in partition.topics:
         with closing(LedgerFileReader(partition.root.store, topic.folder, topic.topic)) as reader:
-            for rows in topic.ranges:
+            for number, rows in enumerate(topic.ranges):
+                if number % FETCHED == 0:
+                    reader.fetch(each.ledger for each in topic.ranges[number : number + FETCHED])
                 yield from _read_range(partition, topic, rows, reader, columns)
     spare_the_garbage_collector()
 

@@ -58,6 +58,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._offsets = OffsetStore(topics.root)
         self._checked = False
         self._stats: ConsumerStatsRecorder | None = None
+        self._look_s = 0.0
+        """When to look for news again."""
         self._planned = 0
         """The number of messages of the last micro-batch, which are not acknowledged yet."""
 
@@ -121,9 +123,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stats.acknowledged(self._planned)
         self._planned = 0
 
+    @property
+    def _may_look(self) -> bool:
+        """Whether it is time to look for news: on an object store seldom, however often Spark asks.
+
+        Spark asks no other source of the query before the answer is there.
+        """
+        return self._topics.ends or self._clock.monotonic_s() >= self._look_s
+
     def _pause(self, news_s: float) -> None:
-        quiet_s = self._clock.monotonic_s() - news_s
-        self._clock.sleep(pause_s(quiet_s, remote=self._topics.root.store.remote))
+        now_s = self._clock.monotonic_s()
+        if not self._topics.root.store.remote:
+            self._clock.sleep(pause_s(now_s - news_s, remote=False))
+            return
+        if now_s >= self._look_s:
+            self._look_s = now_s + pause_s(now_s - news_s, remote=True)
+        self._clock.sleep(min(self._look_s - now_s, LONGEST_WAIT_S))
 
     def _progress(self, view: PartitionView) -> dict[str, Any]:
         """What is said of a partition: how many messages are behind, and how old the oldest is."""
@@ -184,7 +199,8 @@ class PulsarliteStreamReader(StreamReader):
             )
         deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
         while True:
-            self._topics.refresh()
+            if self._may_look:
+                self._topics.refresh()
             planned = self._run.plan(begun)
             if planned is not None:
                 self._run.planned()

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.news import NewsWatch
+from pulsar_spark.connector.topic_log.news import REMOTE_BUSY_S, NewsWatch
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
 from pulsar_spark.connector.topic_log.policies import KEPT, check_creation, receive_from
 from pulsar_spark.connector.topic_log.topics import Root
@@ -64,7 +64,8 @@ class SubscribedTopics:
         """The topics that are open and changed since `changed` was asked."""
         self._later: set[str] = set()
         """Of the open topics those that are not the first of their name."""
-        self._news = NewsWatch(root.store)
+        self.news = NewsWatch(root.store)
+        """Who has announced that something happens."""
         self._busy: set[str] = set()
         """The topics whose logs the last look asked."""
         self._views: dict[TopicPartition, PartitionView] = {}
@@ -83,6 +84,17 @@ class SubscribedTopics:
             )
         return [TopicName.parse(text) for text in texts]
 
+    def ask(self) -> None:
+        """Look for announcements, and for commits where some were lately, for `refresh`."""
+        busy = [self._ledgers[each] for each in self._busy if each in self._ledgers]
+        self.root.store.at_once([self.news.ask, *(each.ask for each in busy)])
+
+    def forget(self) -> None:
+        """No `refresh` has followed."""
+        self.news.forget()
+        for each in self._ledgers.values():
+            each.forget()
+
     def refresh(self) -> bool:
         """Take in new commits, new partitions and new topics; False if there were none.
 
@@ -95,10 +107,10 @@ class SubscribedTopics:
             for topic in self._busy & self._ledgers.keys()
             if self._ledgers[topic].is_undecided
         }
-        self._busy = self._news.busy(self._ledgers) | undecided
+        self._busy = self.news.busy(self._ledgers) | undecided
         found = False
-        for topic in sorted(self._busy):
-            found |= self._refresh(topic)
+        for has_news in self.root.store.answers(self._refresh, sorted(self._busy)):
+            found |= has_news
         opened = len(self._ledgers)
         if self._unopened is None:
             self._unopened = self._names
@@ -189,12 +201,12 @@ class SubscribedTopics:
     @property
     def log_folders(self) -> list[str]:
         busy = (self._ledgers.get(each) for each in list(self._busy))
-        return [*self._news.folders, *(each.log_folder for each in busy if each is not None)]
+        return [*self.news.folders, *(each.log_folder for each in busy if each is not None)]
 
     def has_news(self) -> bool:
         """Whether a topic has a commit behind those of the last look; cheap, and may err."""
         asked = ((self._ledgers.get(each), self._seen.get(each)) for each in list(self._busy))
-        return self._news.has_changed() or any(
+        return self.news.has_changed() or any(
             ledger is not None and seen is not None and ledger.is_behind(seen)
             for ledger, seen in asked
         )
@@ -329,6 +341,8 @@ class SubscribedTopics:
         now_s = self.root.clock.monotonic_s()
         if self._pattern is None or now_s - self._looked_s < self._interval_s:
             return
+        if self.root.store.remote and self._looked_s > self.news.newest_s + REMOTE_BUSY_S:
+            return  # who makes a topic announces that too
         self._looked_s = now_s
         for topic in self.root.matching(self._pattern):
             name = str(topic)

@@ -28,6 +28,7 @@ SWAP_ATTEMPTS = 100
 LOST_RACE_PAUSE_S = 0.02
 """The longest pause on an object store after each lost race, times the races lost, up to 50."""
 
+_Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
 
@@ -98,9 +99,17 @@ class ObjectStore(ABC):
     def get(self, path: str) -> bytes | None:
         """The content, or None if there is no such file."""
 
-    def answers(self, request: Callable[[str], _Answer], paths: Iterable[str]) -> Iterator[_Answer]:
+    def answers(
+        self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
+    ) -> Iterator[_Answer]:
         """A request for each path, in their order; over a network several at once."""
         return map(request, paths)
+
+    def at_once(self, requests: Iterable[Callable[[], object]]) -> None:
+        """Do all of these beside each other, over a network; elsewhere none: they are for speed."""
+        if self.remote:
+            for _ in self.answers(lambda request: request(), requests):
+                pass
 
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         """(content, the token by which `compare_and_swap` knows it), or None twice: no file."""
@@ -177,6 +186,11 @@ class ObjectStore(ABC):
     @abstractmethod
     def size(self, path: str) -> int | None:
         """Length in bytes, or None if there is no such file."""
+
+    def info(self, path: str) -> ObjectInfo | None:
+        """Its length, and when it was last written; None if there is no such file."""
+        folder, _, _ = path.rpartition("/")
+        return next((each for each in self.files(folder) if each.path == path), None)
 
     def exists(self, path: str) -> bool:
         return self.size(path) is not None

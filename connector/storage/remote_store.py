@@ -47,6 +47,7 @@ _BUCKET_PROBE = "~bucket"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 """The codes of S3, Google and those like them, and of Azure, for a missing bucket."""
 
+_Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
 _used_in: set[int] = set()
@@ -100,7 +101,9 @@ class RemoteStore(ObjectStore):
     def get(self, path: str) -> bytes | None:
         return self.get_versioned(path)[0]
 
-    def answers(self, request: Callable[[str], _Answer], paths: Iterable[str]) -> Iterator[_Answer]:
+    def answers(
+        self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
+    ) -> Iterator[_Answer]:
         asked = list(paths)
         if len(asked) < 2:
             return map(request, asked)
@@ -128,14 +131,17 @@ class RemoteStore(ObjectStore):
         self._put(path, data, "overwrite")
 
     def size(self, path: str) -> int | None:
+        found = self.info(path)
+        return None if found is None else found.size_bytes
+
+    def info(self, path: str) -> ObjectInfo | None:
         with suppress(FileNotFoundError), self.told("look at", path, FileNotFoundError):
-            return int(self._obstore.head(self._store, checked_path(path))["size"])
+            return _info(path, self._obstore.head(self._store, checked_path(path)))
         return None
 
     def files(self, folder: str) -> Iterator[ObjectInfo]:
         for item in self._listing(folder)["objects"]:
-            modified_ms = int(item["last_modified"].timestamp() * 1000)
-            yield ObjectInfo(item["path"], item["size"], modified_ms)
+            yield _info(item["path"], item)
 
     def folders(self, folder: str) -> list[str]:
         prefixes = self._listing(folder)["common_prefixes"]
@@ -270,6 +276,10 @@ class _Readable(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         with self._store.told("read", self._path):
             return bytes(self._reader.readall() if size in (None, -1) else self._reader.read(size))
+
+
+def _info(path: str, meta: Any) -> ObjectInfo:
+    return ObjectInfo(path, int(meta["size"]), int(meta["last_modified"].timestamp() * 1000))
 
 
 def _token(meta: Any) -> str:

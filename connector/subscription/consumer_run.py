@@ -18,6 +18,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
+from pulsar_spark.connector.topic_log.managed_ledger import Asker, looked_ahead
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
@@ -115,11 +116,17 @@ class ConsumerRun:
         The logs are looked at again after the broker, which may have granted newer messages.
         """
         client = self._connection
-        news = self.topics.refresh()
-        client.subscribe()
-        if client.hear():
-            news = True
-            self.topics.refresh()
+        announced = self.topics.news
+        asked: list[Asker] = [self.topics] if announced.is_quiet else [self.topics, client]
+        with looked_ahead(self._root.store, asked):
+            news = self.topics.refresh()
+            client.subscribe()
+            if not announced.is_quiet:
+                announced.system_seen()
+                if client.hear():
+                    news = True
+                    with looked_ahead(self._root.store, [self.topics]):
+                        self.topics.refresh()
         self.heard = client.take_heard() | self.topics.changed()
         self._to_plan |= self.heard
         self._to_report |= self.heard
@@ -127,6 +134,10 @@ class ConsumerRun:
         self.behind |= {about for about in self.heard if self._is_behind(about)}
         if news:
             self.news_s = self._clock.monotonic_s()
+            client.wake()
+        else:
+            self.news_s = max(self.news_s, announced.newest_s)
+            client.rest(self._clock.monotonic_s() - self.news_s)
         return news
 
     def _is_behind(self, about: TopicPartition) -> bool:

@@ -33,7 +33,7 @@ from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
 from pulsar_spark.protocol.ready import Reply, Stepped
 from pulsar_spark.topic_name import TopicPartition
 
-TOLD_AFTER_S, TOLD_EVERY_S = 5.0, 30.0
+TOLD_AFTER_S, REMOTE_TOLD_AFTER_S, TOLD_EVERY_S = 5.0, 30.0, 30.0
 """How long the broker may be silent before the log says so, and how often the log repeats it."""
 GONE = frozenset(
     {
@@ -113,7 +113,8 @@ class SubscriptionClient:
             Record.of(about, self.subscription, command) for about, command in commands.items()
         )
         if self._tell_at_s is None:
-            self._tell_at_s = self._root.clock.monotonic_s() + TOLD_AFTER_S
+            after_s = REMOTE_TOLD_AFTER_S if self._root.store.remote else TOLD_AFTER_S
+            self._tell_at_s = self._root.clock.monotonic_s() + after_s
 
     def permits(self) -> int:
         """How many messages of each partition the consumer may hold."""
@@ -176,6 +177,25 @@ class SubscriptionClient:
         """The partitions of which something was heard or asked since the last call."""
         told, self._told = self._told, set()
         return told
+
+    def ask(self) -> None:
+        """Look for the broker's news, for the `hear` that follows."""
+        self._dispatch.ask()
+
+    def forget(self) -> None:
+        """No `hear` has followed."""
+        self._dispatch.forget()
+
+    def wake(self) -> None:
+        """There is news: whoever watches the lease is to see it soon."""
+        self._keeper.wake()
+
+    def rest(self, quiet_s: float) -> None:
+        """Nothing has happened for so long: the lease may be a long one, if nothing is held."""
+        if self._root.store.remote and all(
+            each.connected and self.backlog(a) == 0 for a, each in self.consumers.items()
+        ):
+            self._keeper.rest(quiet_s)
 
     @property
     def log_folders(self) -> list[str]:

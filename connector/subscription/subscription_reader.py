@@ -66,7 +66,7 @@ class SubscriptionStreamReader(StreamReader):
         always = self._options["minMessagesPerTrigger"] is not None
         first = True
         while True:
-            if run.hear() or first or always:
+            if (self._may_look and run.hear()) or first or always:
                 planned = self._plan(start, begun)
                 if planned is not None:
                     run.report_planned(begun, planned)

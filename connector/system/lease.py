@@ -2,16 +2,18 @@
 
 Invariants: a run of a consumer has a file of its own, named after subscription, consumer and
 incarnation, and writes it before it subscribes. A watcher gives a writer up when the file has not
-changed for longer than the lease, by the watcher's own clock: the time in a file is compared only
-with the time that was in it before. No command is spent on it.
+changed for longer than the lease that it names, by the watcher's own clock: the time in a file is
+compared only with the time that was in it before. No command is spent on it. On an object store who
+has nothing to do names a long lease, and renews it rarely; with the first news it is short again.
 Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from math import inf
 from typing import Final
 from urllib.parse import quote
 
@@ -26,10 +28,18 @@ LEASES: Final = "_leases"
 LEASE_FORMAT: Final = StoredFormat("Lease", version=2, checked_since=2)
 DEFAULT_LEASE_MS: Final = 30_000
 """The lease of a consumer whose file was never seen."""
+RESTING_LEASE_MS: Final = 30 * 60_000
+"""The lease of a consumer that rests: on an object store each renewal is a request."""
+REST_AFTER_S: Final = 120.0
+"""How long nothing has happened when a consumer rests that has nothing to acknowledge, ..."""
+REST_HOLDS_S: Final = 60.0
+"""... and how long that is taken to last after its last look."""
 LONGEST_NAME: Final = 255
 """Bytes of a file's name, as file systems have them; what is longer is cut, and has its hash."""
 RENEWALS: Final = 4
-"""How often a lease is renewed before it would lapse."""
+"""How often a lease is renewed before it would lapse, ..."""
+RARELY: Final = 3
+"""... and one of those that are long because a request costs money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +99,34 @@ class LeaseKeeper:
     """Writes a lease again and again, from the first `keep` until `stop`."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        self._store, self._clock = store, store.clock
         self._lease: Lease | None = None
         self._end: Callable[[], None] | None = None
+        self._shown: tuple[int, float] = (0, -inf)
+        """The lease in the file, in ms, and when it was written."""
+        self._rested_s = -inf
+        """When its owner said that it has nothing to do."""
 
     def keep(self, lease: Lease) -> None:
         """Renew it from now on. The file is written when this returns."""
         if lease == self._lease:
             return
-        self._store.touch(lease.path, lease.to_json())
         self._lease = lease
+        self._show(lease.lease_ms)
         if self._end is None:
             every_s = lease.lease_ms / 1000 / RENEWALS
-            self._end = self._store.clock.repeat(every_s, self._renew, "lease", coalesce=True)
+            self._end = self._clock.repeat(every_s, self._renew, "lease", coalesce=True)
+
+    def rest(self, quiet_s: float) -> None:
+        """Its owner has looked, and has had nothing to do for so long."""
+        if self._store.remote and quiet_s >= REST_AFTER_S:
+            self._rested_s = self._clock.monotonic_s()
+
+    def wake(self) -> None:
+        """Its owner has news: who watches is to know that it lives."""
+        self._rested_s = -inf
+        if self._lease is not None and self._shown[0] > self._lease.lease_ms:
+            self._show(self._lease.lease_ms)
 
     def stop(self, *, remove: bool = False) -> Lease | None:
         """Renew nothing more; `remove` the file if everybody concerned has been told.
@@ -116,7 +141,19 @@ class LeaseKeeper:
 
     def _renew(self) -> None:
         assert self._lease is not None
-        self._store.touch(self._lease.path, self._lease.to_json())
+        lease_ms, now_s = self._lease.lease_ms, self._clock.monotonic_s()
+        if now_s - self._rested_s >= REST_HOLDS_S or lease_ms >= RESTING_LEASE_MS:
+            self._show(lease_ms)
+            return
+        shown_ms, since_s = self._shown
+        if shown_ms != RESTING_LEASE_MS or now_s - since_s >= RESTING_LEASE_MS / 1000 / RARELY:
+            self._show(RESTING_LEASE_MS)
+
+    def _show(self, lease_ms: int) -> None:
+        assert self._lease is not None
+        now_s = self._clock.monotonic_s()
+        self._store.touch(self._lease.path, replace(self._lease, lease_ms=lease_ms).to_json())
+        self._shown = lease_ms, now_s
 
 
 class LeaseWatch:
@@ -155,6 +192,10 @@ class LeaseWatch:
                 over.append(path)
         self._quiet = quiet
         return sorted(over)
+
+    def quiet_s(self, path: str) -> float:
+        """For how long it has not changed, as of the last look."""
+        return self._quiet.get(path, (None, 0.0))[1]
 
     def look_by_s(self, paths: Iterable[str], lease_ms: Callable[[str], int]) -> float:
         """When to look at these again, by the watcher's clock: as often as they are renewed."""

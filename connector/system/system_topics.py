@@ -9,6 +9,7 @@ Takes the place of Pulsar's connections between client and broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +35,8 @@ COMMANDS: Final = TopicName.parse("persistent://pulsar/system/__commands")
 DISPATCH: Final = TopicName.parse("persistent://pulsar/system/__dispatch")
 
 RECORDS_AN_ENTRY: Final = 1000
+AT_ONCE: Final = 16
+"""Ledgers whose files are asked for together, over a network."""
 APART_BYTES: Final = 64 << 10
 """From this size on, data are not read for the sake of a few records beside them."""
 _NAMES: Final = ("key", "ordering_key")
@@ -80,28 +83,46 @@ class SystemTopic:
     def open(self) -> ManagedLedger:
         """The topic's log, made if it does not exist; not refreshed."""
         if self._ledger is None:
-            self._ledger = self.root.open_or_create(self.name, 1)
+            self._ledger = self.root.known(self.name) or self.root.open_or_create(self.name, 1)
         return self._ledger
 
     def exists(self) -> bool:
         if self._ledger is None:
-            self._ledger = self.root.open_found(self.name)
+            self._ledger = self.root.known(self.name) or self.root.open_found(self.name)
         return self._ledger is not None
 
-    def refresh(self) -> int:
+    def refresh(self, *, looks: bool = True) -> int:
         """Look for news; the id of the next ledger, 0 if there is no such topic.
+
+        Not if it `looks` nowhere, as there can be none.
 
         A transaction that only lacks its decision is finished: nobody stops here for another.
         """
         if not self.exists():
             return 0
         ledger = self.open()
-        ledger.settle()
+        if looks:
+            ledger.settle()
         return ledger.state.next_ledger_id
+
+    def ask(self) -> None:
+        """Look for the next commit, for the `refresh` that follows."""
+        if self.exists():
+            self.open().ask()
+
+    def forget(self) -> None:
+        """No `refresh` has followed."""
+        if self._ledger is not None:
+            self._ledger.forget()
 
     @property
     def log_folders(self) -> list[str]:
         return [] if self._ledger is None else [self._ledger.log_folder]
+
+    def knows(self, stop_ledger: int) -> bool:
+        """Whether it has seen all up to before that ledger, where a look costs a request."""
+        log = self.root.known(self.name)
+        return log is not None and log.state.next_ledger_id >= stop_ledger
 
     def has_news(self, next_ledger: int) -> bool:
         """Whether there may be a ledger of that id, or of a later one: cheap on a local disk."""
@@ -166,15 +187,30 @@ class SystemTopic:
         """
         ledger = self.open()
         last = ledger.state.next_ledger_id if stop_ledger is None else stop_ledger
-        with ledger.reader() as reader:
-            for each in ledger.ledgers(0).between(first_ledger, last - 1):
+        with _reader(ledger) as reader:
+            there = list(ledger.ledgers(0).between(first_ledger, last - 1))
+            for number, each in enumerate(there):
+                if number % AT_ONCE == 0:
+                    reader.fetch(there[number : number + AT_ONCE])
                 yield from _records(reader, each, keep)
+
+    def fetch(self, first_ledger: int, stop_ledger: int) -> None:
+        """Ask for the first files of these ledgers, for `read`: beside other requests."""
+        ledger = self.open()
+        with _reader(ledger) as reader:
+            reader.fetch(list(ledger.ledgers(0).between(first_ledger, stop_ledger - 1))[:AT_ONCE])
 
     def first_ledger(self) -> int:
         """The id of the oldest ledger that still exists; the next one's if none does."""
         ledger = self.open()
         ledgers = ledger.ledgers(0)
         return int(ledgers[0].ledger_id) if len(ledgers) else ledger.state.next_ledger_id
+
+
+def _reader(ledger: ManagedLedger) -> closing[LedgerFileReader]:
+    """Of files that a broker reads when it plans, and again when it steps."""
+    held = LedgerFileReader(ledger.store, ledger.folder, ledger.topic, holds_small=True)
+    return closing(held)
 
 
 def _table(records: Sequence[Record], now_ms: int) -> pa.Table:

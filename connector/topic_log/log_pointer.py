@@ -78,12 +78,12 @@ class PointerFile:
     def __init__(self, store: ObjectStore, folder: str, grace_ms: int = LOG_GRACE_MS) -> None:
         """`grace_ms`: how long log files stay after a snapshot has made them superfluous."""
         self._store, self._folder, self._grace_ms = store, folder, grace_ms
-        self._path = join(folder, POINTER_FILE)
+        self.path = join(folder, POINTER_FILE)
         self._seen: tuple[bytes | None, LogPointer] = (None, NO_POINTER)
 
     def read(self) -> LogPointer:
         """The pointer as of now; NO_POINTER before the first snapshot."""
-        return self._parse(self._store.get(self._path))
+        return self.parse(self._store.get(self.path))
 
     def move(self, snapshot: int, now_ms: int) -> LogPointer:
         """Move it to a snapshot that exists, unless it is there or beyond; then clean up."""
@@ -91,13 +91,13 @@ class PointerFile:
 
         def moved(data: bytes | None) -> bytes | None:
             nonlocal before, after
-            before = after = self._parse(data)
+            before = after = self.parse(data)
             if before.snapshot >= snapshot:
                 return None
             after = before.moved(snapshot, now_ms, self._grace_ms)
-            return readable(after.to_json, LogPointer.from_json, self._path)
+            return readable(after.to_json, LogPointer.from_json, self.path)
 
-        self._store.replace(self._path, moved)
+        self._store.replace(self.path, moved)
         if after.removed > before.removed:
             with suppress(PulsarliteError):
                 self._remove(after.removed)
@@ -110,11 +110,12 @@ class PointerFile:
             if numbered and int(numbered[1]) <= removed:
                 self._store.delete(item.path)
 
-    def _parse(self, data: bytes | None) -> LogPointer:
+    def parse(self, data: bytes | None) -> LogPointer:
+        """The pointer that is stored as `data`."""
         if data is None:
             return NO_POINTER
         if data != self._seen[0]:
-            self._seen = (data, LogPointer.from_json(data, self._path))
+            self._seen = (data, LogPointer.from_json(data, self.path))
         return self._seen[1]
 
 

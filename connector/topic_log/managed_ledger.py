@@ -18,10 +18,10 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.ledger_files.sequence_ids import SEQUENCE_COLUMNS, Rows, sequences_of
@@ -65,7 +65,11 @@ SNAPSHOT_EVERY = 64
 SNAPSHOT_LEDGERS = 64
 """One more commit between snapshots for each so many ledgers: a snapshot costs by ledger."""
 IDLE_POINTER_LOOK_S = 1.0
-"""How often a reader that finds no news looks at the pointer too."""
+"""How often a reader that finds no news looks at the pointer too, on a local disk, ..."""
+REMOTE_POINTER_LOOK_S = 60.0
+"""... and over a network: the log is cleaned up behind who slept for LOG_GRACE_MS only."""
+FRESH_MS = 5 * 60 * 1000
+"""A file written so lately is there, over a network: if it was given up, the log still says so."""
 TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
 
@@ -97,6 +101,10 @@ class ManagedLedger:
         """Whether it stands for the topic that `state` has, and for no later one of that name."""
         self._has_ended = False
         self._announcer = Announcer(store, self.topic)
+        self._recent: dict[int, bytes] = {}
+        """The last commits that were read, over a network, where `commits` would ask again."""
+        self._asked: tuple[int, bytes | None] | None = None
+        """The number of a commit, and what was found there: for the look that is under way."""
 
     @classmethod
     def open(cls, store: ObjectStore, folder: str, topic: str | None = None) -> ManagedLedger:
@@ -110,6 +118,15 @@ class ManagedLedger:
         if ledger is None or not ledger.catch_up():
             ledger = _cache[key] = cls.open_anew(store, folder, topic)
         return ledger
+
+    @classmethod
+    def known(cls, store: ObjectStore, folder: str) -> ManagedLedger | None:
+        """The topic as this process saw it last, where a look costs a request.
+
+        For who commits to it, and by that learns what is new. None if it has to be opened.
+        """
+        ledger = _cache.get((os.getpid(), store, folder)) if store.remote else None
+        return None if ledger is None or ledger.has_ended else ledger
 
     @classmethod
     def open_anew(
@@ -158,6 +175,15 @@ class ManagedLedger:
     def ledgers(self, partition: int) -> LedgerList:
         return self.state.ledgers(partition)
 
+    def ask(self) -> None:
+        """Look for the next commit, for the `refresh` that follows: beside other requests."""
+        number = self.state.number + 1
+        self._asked = number, self.store.get(self._path(number))
+
+    def forget(self) -> None:
+        """No `refresh` has followed."""
+        self._asked = None
+
     def refresh(self) -> bool:
         """Apply the commits since the last look; False if there were none."""
         with self._lock:
@@ -165,9 +191,14 @@ class ManagedLedger:
             self._follow()
             return self.state.number != before
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the topic was deleted, as far as is known."""
+        return self._has_ended or self.state.is_deleted
+
     def check_there(self) -> None:
         """TopicDeletedError if the topic has ended."""
-        if self._has_ended or self.state.is_deleted:
+        if self.has_ended:
             raise self._ended()
 
     def check_incarnation(self, incarnation: int) -> None:
@@ -326,10 +357,14 @@ class ManagedLedger:
     def commits(self, first: int, last: int) -> list[Commit] | None:
         """The commits from `first` to `last`, both included; None if some are gone."""
         numbers = range(first, last + 1)
-        found = self.store.answers(self.store.get, map(self._path, numbers))
+        known = {number: self._recent[number] for number in numbers if number in self._recent}
+        asked = [number for number in numbers if number not in known]
+        found = dict(zip(asked, self._answers(map(self._path, asked)), strict=True))
         commits = []
-        for number, data in zip(numbers, found, strict=True):
-            if data is None or self._pointer_file.read().removed >= number:
+        for number in numbers:
+            data = known.get(number) or found[number]
+            is_sure = number in known
+            if data is None or (not is_sure and self._pointer_file.read().removed >= number):
                 return None
             try:
                 commit = self._decided(Commit.from_json(data, self._path(number), number))
@@ -365,12 +400,12 @@ class ManagedLedger:
             checked.append(self.state.checked(commit))
 
         data = readable(proposal.to_json, read, path)
-        self._check_files(proposal.files)
+        self._check_files(proposal.files - self._fresh_files(proposal))
         if not self.store.put_if_absent(path, data) and self.store.get(path) != data:
             self._follow()
             return False
         # Ours, though its request may have seemed to fail. Was the place emptied before?
-        if self._pointer().removed >= proposal.number:
+        if self._pointer_and_news().removed >= proposal.number:
             self._load()
             if self.store.get(path) == data:
                 self.store.delete(path)
@@ -387,11 +422,10 @@ class ManagedLedger:
             raise self._ended()
         known, self._undecided = self._undecided, None
         while True:
-            found = self._tail(self.state.number + 1)
-            quiet_s = self.store.clock.monotonic_s() - self._pointer_looked_s
-            if not found and quiet_s < IDLE_POINTER_LOOK_S:
+            found, pointer = self._tail(self.state.number + 1)
+            if not found and pointer is None and not self._is_pointer_due():
                 return
-            if self._pointer().removed > self.state.number:
+            if (pointer or self._pointer()).removed > self.state.number:
                 self._load()
                 return
             for data in found:
@@ -406,6 +440,7 @@ class ManagedLedger:
                     made_again = self.state.is_deleted and decided.partitions
                     self._check_same(ended=bool(decided.deleted or made_again))
                     self.state.apply(decided)
+                    self._remember(number, data)
                 except CorruptFileError:
                     if is_persistent(self.topic):
                         raise
@@ -450,19 +485,41 @@ class ManagedLedger:
         self._follow()
         return self._undecided is None
 
-    def _tail(self, number: int) -> list[bytes]:
-        """The log files from `number` on, up to the first gap."""
+    def _tail(self, number: int) -> tuple[list[bytes], LogPointer | None]:
+        """The log files from `number` on, up to the first gap.
+
+        With the pointer, if it was asked for beside the last request, which found nothing more.
+        """
         found: list[bytes] = []
         ahead = 1
         while len(found) < TAIL_AT_ONCE:
             first = number + len(found)
-            asked = map(self._path, range(first, first + ahead))
-            for data in self.store.answers(self.store.get, asked):
+            if self._asked is not None and self._asked[0] == first:
+                (_, data), self._asked = self._asked, None
                 if data is None:
-                    return found
+                    return found, None
+                found.append(data)
+                continue
+            asked = [self._path(each) for each in range(first, first + ahead)]
+            beside = self.store.remote and (bool(found) or self._is_pointer_due())
+            before = len(found)
+            *files, last = self._answers([*asked, self._pointer_file.path] if beside else asked)
+            for data in files if beside else (*files, last):
+                if data is None:
+                    is_behind = beside and len(found) == before
+                    return found, self._pointer_of(last) if is_behind else None
                 found.append(data)
             ahead *= 2
-        return found
+        return found, None
+
+    def _answers(self, paths: Iterable[str]) -> Iterator[bytes | None]:
+        return self.store.answers(self.store.get, paths)
+
+    def _remember(self, number: int, data: bytes) -> None:
+        if self.store.remote:
+            self._recent[number] = data
+            while len(self._recent) > TAIL_AT_ONCE:
+                del self._recent[next(iter(self._recent))]
 
     def _load(self) -> None:
         """Start from the newest snapshot, or from the first commit, and go on to the end."""
@@ -510,6 +567,8 @@ class ManagedLedger:
 
     def _check_files(self, files: set[str]) -> None:
         """Refuse a commit of a file that does not exist: it may have been given up long ago."""
+        if not files:
+            return
         paths = [join(self.folder, file) for file in files]
         for file, size in zip(files, self.store.answers(self.store.size, paths), strict=True):
             if size is None:
@@ -523,6 +582,14 @@ class ManagedLedger:
                     f"File {file} of topic {self.topic} is empty and can't be committed."
                 )
 
+    def _fresh_files(self, proposal: Commit) -> set[str]:
+        """Files of messages that were just published: who wrote them has seen them stored."""
+        if not self.store.remote:
+            return set()
+        now_ms = self.clock()
+        new = (each for each in proposal.ledgers if each.seal is not None)
+        return {each.file for each in new if abs(now_ms - each.max_publish_time_ms) < FRESH_MS}
+
     def _snapshot_if_due(self) -> None:
         """A snapshot now and then; if it fails, the commit stands all the same."""
         ledgers = sum(map(len, map(self.state.ledgers, range(self.state.partitions))))
@@ -535,8 +602,23 @@ class ManagedLedger:
             _log.warning("No snapshot of topic %s at %s: %s", self.topic, self.state.number, error)
 
     def _pointer(self) -> LogPointer:
+        return self._pointer_of(self.store.get(self._pointer_file.path))
+
+    def _pointer_and_news(self) -> LogPointer:
+        """The pointer; beside it an announcement is renewed that soon holds no more."""
+        if not (self.store.remote and self._announcer.is_late):
+            return self._pointer()
+        asked = (lambda: self.store.get(self._pointer_file.path), self._announcer.renew)
+        data, _ = self.store.answers(lambda ask: ask(), asked)
+        return self._pointer_of(data)
+
+    def _pointer_of(self, data: bytes | None) -> LogPointer:
         self._pointer_looked_s = self.store.clock.monotonic_s()
-        return self._note(self._pointer_file.read())
+        return self._note(self._pointer_file.parse(data))
+
+    def _is_pointer_due(self) -> bool:
+        every_s = REMOTE_POINTER_LOOK_S if self.store.remote else IDLE_POINTER_LOOK_S
+        return self.store.clock.monotonic_s() - self._pointer_looked_s >= every_s
 
     def _note(self, pointer: LogPointer) -> LogPointer:
         self._snapshot = max(self._snapshot, pointer.snapshot)
@@ -544,6 +626,34 @@ class ManagedLedger:
 
     def _path(self, number: int) -> str:
         return join(self.folder, log_file(number))
+
+
+class Asker(Protocol):
+    """What looks for news by one request, or by several beside each other."""
+
+    def ask(self) -> None:
+        """Look, for what follows."""
+
+    def forget(self) -> None:
+        """Nothing has followed."""
+
+
+@contextmanager
+def looked_ahead(
+    store: ObjectStore, askers: Iterable[Asker], *beside: Callable[[], object]
+) -> Iterator[None]:
+    """A context in which these know what they ask for first: over a network, asked all at once.
+
+    What is to be done `beside` it is done in any case.
+    """
+    asking = list(askers) if store.remote else []
+    try:
+        for _ in store.answers(lambda do: do(), [*beside, *(each.ask for each in asking)]):
+            pass
+        yield
+    finally:
+        for each in asking:
+            each.forget()
 
 
 def _check_partitions(partitions: int) -> None:

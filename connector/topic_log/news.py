@@ -10,29 +10,39 @@ over all topics finds. Followers of one log need none of this.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import uuid
+from collections.abc import Callable, Collection, Iterator
 from hashlib import sha256
 from itertools import islice
 from math import inf
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 
 NEWS: Final = "_news"
+NEWEST: Final = "_newest"
+"""The file that each announcement overwrites, over a network: who watches asks for it alone."""
 ANNOUNCED_S: Final = 20.0
-"""How long an announcement holds for the commits that follow."""
+"""How long an announcement holds for the commits that follow, on a local disk, ..."""
+REMOTE_ANNOUNCED_S: Final = 40.0
+"""... and over a network, where it is two requests."""
 BUSY_S: Final = 3 * ANNOUNCED_S
+REMOTE_BUSY_S: Final = 3 * REMOTE_ANNOUNCED_S
 KEPT_S: Final = 2 * BUSY_S
 """How long an announcement stays at least: who looks once a minute sees it too."""
 FEW: Final = 8
-"""So many topics are asked one by one: on an object store a listing costs as much."""
+"""So many topics are asked one by one on a local disk."""
 ROUND_S: Final = 60.0
 """How long a round over all topics takes, on a local disk, unless they are more than MOST_A_SECOND
 has time for, ..."""
 MOST_A_SECOND: Final = 20.0
-REMOTE_ROUND_S: Final = 3600.0
-"""... and over a network."""
+REMOTE_ROUND_S: Final = 24 * 3600.0
+"""... and over a network, where it is a request a topic, ..."""
+TURN_S: Final = 600.0
+"""... but of few topics one has its turn each so often, as have the broker's own."""
+LIST_EVERY_S: Final = 20.0
+"""How often at most announcements are listed over a network; the newest names its topic."""
 LONGEST_NAME: Final = 150
 """Characters of a file's name; what is longer is cut, and has its hash behind CUT."""
 CUT: Final = "+"
@@ -52,14 +62,41 @@ class Announcer:
 
     def __init__(self, store: ObjectStore, topic: str) -> None:
         self._store, self._topic = store, topic
+        self._holds_s = REMOTE_ANNOUNCED_S if store.remote else ANNOUNCED_S
         self._said_s = -inf
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it has to be said before a commit."""
+        return self._quiet_s >= self._holds_s
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it may as well be said behind one."""
+        return self._quiet_s >= self._holds_s / 2
 
     def announce(self) -> None:
         """Say that a commit follows, or has just been made, unless it was said a moment ago."""
+        if self.is_due:
+            self.renew()
+
+    def renew(self) -> None:
+        """Say it in any case."""
         now_s = self._store.clock.monotonic_s()
-        if now_s - self._said_s >= ANNOUNCED_S:
-            self._store.touch(news_file(self._topic), self._topic.encode())
-            self._said_s = now_s
+        said = [(news_file(self._topic), self._topic)]
+        if self._store.remote:
+            said.append((NEWEST, f"{self._topic} {uuid.uuid4().hex}"))
+        for _ in self._store.answers(self._say, said):
+            pass
+        self._said_s = now_s
+
+    @property
+    def _quiet_s(self) -> float:
+        return self._store.clock.monotonic_s() - self._said_s
+
+    def _say(self, said: tuple[str, str]) -> None:
+        path, text = said
+        self._store.touch(path, text.encode())
 
 
 class NewsWatch:
@@ -70,6 +107,17 @@ class NewsWatch:
     ) -> None:
         """One of the watchers of a root `deletes` what has been quiet for long."""
         self._store, self._clock, self._deletes = store, store.clock, deletes
+        self._busy_s = REMOTE_BUSY_S if store.remote else BUSY_S
+        self._kept_s = 2 * REMOTE_BUSY_S if store.remote else KEPT_S
+        self._newest: bytes | None = b"never seen"
+        """The content of NEWEST."""
+        self.newest_s = -inf if not store.remote else self._clock.monotonic_s()
+        """When NEWEST was seen to change; never, on a local disk."""
+        self._listed_s = self._list_s = self._relist_s = -inf
+        """When announcements were listed, when they are next, and again, as some come later."""
+        self._is_asked = False
+        """Whether NEWEST was looked at for this look."""
+        self._system_s = self.newest_s
         self.folders: list[str] = []
         """Where announcements appear that concern it: nowhere, as long as its topics are few."""
         self._listed: dict[str, int] = {}
@@ -80,7 +128,7 @@ class NewsWatch:
         self._round: Iterator[str] = iter(())
         """Who is still to come in the slow round, how many they are, ..."""
         self._left = 0
-        self._least_round_s = round_s or (REMOTE_ROUND_S if store.remote else ROUND_S)
+        self._least_round_s = round_s or ROUND_S
         self._share = 0.0
         """... and how many of them come in a second."""
         self._round_s = self._clock.monotonic_s()
@@ -97,28 +145,76 @@ class NewsWatch:
 
         What was announced of the `unfinished` stays: who begins anew is to look at them too.
         """
-        self.folders = [] if len(topics) <= FEW else [NEWS]
-        if not self.folders:
+        is_remote = self._store.remote
+        self.folders = [] if is_remote or len(topics) <= FEW else [NEWS]
+        if not self.folders and not is_remote:
             return set(topics)
         now_s = self._clock.monotonic_s()
-        self._listed = self._listing()
-        for path, written_ms in self._listed.items():
-            if path not in self._seen or self._seen[path][0] != written_ms:
-                self._seen[path] = written_ms, now_s
+        self._take_in(now_s)
         warm = set()
         for path, (known_ms, since_s) in list(self._seen.items()):
-            if now_s - since_s < BUSY_S:
+            if now_s - since_s < self._busy_s:
                 warm.add(self._topic(path))
             elif path not in self._listed:
                 del self._seen[path]
                 self._topics.pop(path, None)
-            elif now_s - since_s < KEPT_S or self._topic(path) in unfinished:
+            elif now_s - since_s < self._kept_s or self._topic(path) in unfinished:
                 continue
             elif self._deletes and known_ms is not None:
                 self._store.delete(path)  # with an announcement of just now, perhaps
+                self._listed = {each: at for each, at in self._listed.items() if each != path}
                 self._seen[path] = None, now_s
                 warm.add(self._topic(path))
         return {each for each in warm | self._turn(topics, now_s) if each in topics}
+
+    def _take_in(self, now_s: float) -> None:
+        """Take in what was announced."""
+        if not self._store.remote:
+            self._listed = self._listing()
+        elif not self._is_asked:
+            self.ask()
+        self._is_asked = False
+        for path, written_ms in self._listed.items():
+            if path not in self._seen or self._seen[path][0] != written_ms:
+                self._seen[path] = written_ms, now_s
+
+    def ask(self) -> None:
+        """Look at NEWEST, for the `busy` that follows: beside other requests."""
+        if not self._store.remote:
+            return
+        now_s = self._clock.monotonic_s()
+        asked: list[Callable[[], Any]] = [lambda: self._store.get(NEWEST)]
+        if now_s >= min(self._list_s, self._relist_s):
+            asked.append(self._listing)
+            self._listed_s, self._list_s = now_s, inf
+            self._relist_s = self._relist_s if now_s < self._relist_s else inf
+        newest, *listed = self._store.answers(lambda each: each(), asked)
+        self._listed = listed[0] if listed else self._listed
+        self._is_asked = True
+        if newest != self._newest:
+            self._newest, self.newest_s = newest, now_s
+            if newest is not None:
+                self._seen[news_file(newest.decode().rpartition(" ")[0])] = -1, now_s
+            self._list_s = min(self._list_s, max(now_s, self._listed_s + LIST_EVERY_S))
+            self._relist_s = now_s + REMOTE_ANNOUNCED_S
+
+    def forget(self) -> None:
+        """No `busy` has followed."""
+        self._is_asked = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody has committed to anything for a while, system topics included.
+
+        Of those it is said to be otherwise each TURN_S, for what nobody has announced.
+        """
+        now_s = self._clock.monotonic_s()
+        was_seen = now_s - self._system_s < TURN_S
+        return self._store.remote and now_s - self.newest_s >= self._busy_s and was_seen
+
+    def system_seen(self) -> None:
+        """The logs of the system topics are looked at now."""
+        self._system_s = self._clock.monotonic_s()
 
     def _listing(self) -> dict[str, int]:
         return {each.path: each.modified_ms for each in self._store.files(NEWS)}
@@ -135,7 +231,10 @@ class NewsWatch:
         """The next ones of the slow round, as many as the time since the last turn makes."""
         if not self._left:
             self._round, self._left = iter(sorted(topics)), len(topics)
-            self._share = min(self._left / self._least_round_s, MOST_A_SECOND)
+            round_s = self._least_round_s
+            if self._store.remote:
+                round_s = min(REMOTE_ROUND_S, TURN_S * max(self._left, 1))
+            self._share = min(self._left / round_s, MOST_A_SECOND)
         count = min(int((now_s - self._round_s) * self._share), self._left)
         if not count:
             return set()

@@ -60,7 +60,9 @@ POLICIES_FORMAT: Final = StoredFormat(
 KEPT: Final = {NESTED: {"keep_without_subscription": True}}
 """Settings of a topic that keeps all until it has had a durable subscription."""
 POLICIES_EVERY_S: Final = 5.0
-"""How often the broker and consumers look at what a namespace says."""
+"""How often the broker and consumers look at what a namespace says, on a local disk, ..."""
+REMOTE_POLICIES_EVERY_S: Final = 60.0
+"""... and over a network, where who publishes takes what it said then, too."""
 Settings = Mapping[str, Any]
 _log = logging.getLogger(__name__)
 
@@ -199,10 +201,11 @@ def change_settings(
 
 
 class NamespaceWatch:
-    """What namespaces say, looked at every POLICIES_EVERY_S. One that can't be read stays known."""
+    """What namespaces say, looked at now and then. One that can't be read stays known."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._every_s = REMOTE_POLICIES_EVERY_S if store.remote else POLICIES_EVERY_S
         self._known: dict[NamespaceName, tuple[float, Settings]] = {}
         """When a namespace was looked at, and what it said."""
 
@@ -210,7 +213,7 @@ class NamespaceWatch:
         """What it says; `before` is what it said as far as the caller knows."""
         now_s = self._store.clock.monotonic_s()
         looked_s, known = self._known.get(namespace, (-inf, before or {}))
-        if now_s - looked_s < POLICIES_EVERY_S:
+        if now_s - looked_s < self._every_s:
             return known
         try:
             known = read_policies(self._store, namespace)
@@ -228,7 +231,7 @@ def open_or_create(
     It gets as many partitions as the options say, or else the namespace. TopicNotFoundError if it
     is not made.
     """
-    if (ledger := root.open_found(topic)) is not None:
+    if (ledger := root.known(topic) or root.open_found(topic)) is not None:
         return ledger
     return root.open_or_create(topic, check_creation(root, topic, options), settings)
 
@@ -307,9 +310,7 @@ def policies_now(ledger: ManagedLedger) -> TopicPolicies:
 
 def max_producers(ledger: ManagedLedger) -> int:
     """How many producers the topic lets in; 0 is no limit. What its namespace said a moment ago."""
-    key = (os.getpid(), ledger.store)
-    watch = _watches.setdefault(key, NamespaceWatch(ledger.store))
-    said = watch.policies(TopicName.parse(ledger.topic).namespace)
+    said = _said_lately(ledger.store, TopicName.parse(ledger.topic).namespace)
     return hosted_policies(ledger.state.settings, said).max_producers_per_topic
 
 
@@ -343,12 +344,17 @@ def schema_policies(ledger: ManagedLedger, topic: TopicName) -> SchemaPolicies:
 
 def _applied(ledger: ManagedLedger, topic: TopicName, *names: str) -> list[Any]:
     """What counts of these; the namespace's file is read only if the topic leaves one open."""
-    settings = ledger.state.settings
+    settings, store = ledger.state.settings, ledger.store
     is_said = topic_policies.said(settings).keys() >= {*names}
-    found = topic_policies.applied(
-        settings, {} if is_said else read_policies(ledger.store, topic.namespace)
-    )
+    read = _said_lately if store.remote else read_policies
+    found = topic_policies.applied(settings, {} if is_said else read(store, topic.namespace))
     return [found[name].value for name in names]
+
+
+def _said_lately(store: ObjectStore, namespace: NamespaceName) -> Settings:
+    """What the namespace said when this process looked last, not long ago."""
+    key = (os.getpid(), store)
+    return _watches.setdefault(key, NamespaceWatch(store)).policies(namespace)
 
 
 def policies_path(namespace: NamespaceName) -> str:

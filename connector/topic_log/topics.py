@@ -92,6 +92,13 @@ class Root:
         except TopicNotFoundError:
             raise self.absent(topic) from None
 
+    def known(self, topic: TopicName) -> ManagedLedger | None:
+        """The topic as of this process's last look, where a look costs a request; else None.
+
+        For who commits to it, and by that learns what is new.
+        """
+        return ManagedLedger.known(self.store, topic.storage_path)
+
     def absent(self, topic: TopicName, why_not_made: str = "") -> TopicNotFoundError:
         """The error that there is no such topic, with the name that is nearest."""
         name = topic.partitioned_topic_name

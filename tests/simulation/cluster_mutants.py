@@ -34,9 +34,9 @@ def gives_the_dead_up_in_one_partition_only(patch: Any) -> None:
     """In the others they stay for another lease, or for ever."""
     original = BrokerSource._lapsed
 
-    def lapsed(self: BrokerSource, aside: Any) -> Any:
+    def lapsed(self: BrokerSource, *given: Any, **how: Any) -> Any:
         return tuple(
-            replace(each, partitions=each.partitions[:1]) for each in original(self, aside)
+            replace(each, partitions=each.partitions[:1]) for each in original(self, *given, **how)
         )
 
     patch.setattr(BrokerSource, "_lapsed", lapsed)

@@ -83,6 +83,11 @@ class TopicLog:
         before, self._seen = self._seen, len(self._topic.commits)
         return self._seen > before
 
+    def ask(self) -> None:
+        """It is on no object store."""
+
+    forget = ask
+
     def check_incarnation(self, incarnation: int) -> None:
         assert incarnation == 0, "no topic is deleted here"
 
@@ -105,6 +110,9 @@ class _Columns:
     def read_table(self, ledger: LedgerInfo, names: Sequence[str]) -> pa.Table:
         assert tuple(names) == ("sticky_key_hash",)
         return self._hashes[ledger.ledger_id]
+
+    def fetch(self, _ledgers: Iterable[LedgerInfo]) -> None:
+        """They are here."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -152,8 +160,15 @@ class Records:
     def exists(self) -> bool:
         return True
 
-    def refresh(self) -> int:
+    def refresh(self, *, looks: bool = True) -> int:
+        assert looks, "it is on no object store"
         return len(self.stored)
+
+    def fetch(self, _first: int, _stop: int) -> None:
+        """They are here."""
+
+    def knows(self, _stop_ledger: int) -> bool:
+        return False
 
     def first_ledger(self) -> int:
         return 0
@@ -217,6 +232,9 @@ class Place:
         if found is None:
             raise TopicNotFoundError(f"{topic} is not there.")
         return found
+
+    def known(self, _topic: TopicName) -> None:
+        """It is on no object store."""
 
     def matching(self, _pattern: str) -> list[TopicName]:
         return [TopicName.parse(topic) for topic in sorted(self.topics)]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.connector.spark.polling import MOST_PAUSE_S, REMOTE_PAUSE_S, pause_s
+from pulsar_spark.connector.spark.polling import (
+    MOST_PAUSE_S,
+    REMOTE_LEAST_PAUSE_S,
+    REMOTE_MOST_PAUSE_S,
+    pause_s,
+)
 
 
 @pytest.mark.parametrize(
@@ -14,9 +19,12 @@ def test_the_longer_it_is_quiet_the_longer_the_pause(quiet_s: float, pause: floa
     assert pause_s(quiet_s, remote=False) == pytest.approx(pause)
 
 
-@pytest.mark.parametrize("quiet_s", [0, 60])
-def test_an_object_store_is_not_asked_more_often_than_that(quiet_s: float) -> None:
-    assert pause_s(quiet_s, remote=True) == REMOTE_PAUSE_S
+@pytest.mark.parametrize(
+    ("quiet_s", "pause"),
+    [(0, REMOTE_LEAST_PAUSE_S), (5, 0.5), (60, 6), (1000, REMOTE_MOST_PAUSE_S)],
+)
+def test_an_object_store_is_asked_rarely_when_it_is_quiet(quiet_s: float, pause: float) -> None:
+    assert pause_s(quiet_s, remote=True) == pytest.approx(pause)
 
 
 def test_a_whole_minute_of_quiet_takes_few_looks() -> None:

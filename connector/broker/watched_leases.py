@@ -1,0 +1,117 @@
+"""The leases of a root, as its broker watches them: who has shown no life for too long.
+
+Invariants: a lease lapses by what the broker saw, on its own clock; each consumer of which a broker
+knows has a lease that can lapse, whether or not it has a file. Over a network files are listed as
+seldom as they are renewed, and who rests is called when it has news: it answers, or is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from math import ceil, inf
+from typing import Final
+
+from pulsar_spark.connector.spark.polling import REMOTE_MOST_PAUSE_S
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.system.lease import (
+    DEFAULT_LEASE_MS,
+    RARELY,
+    Lease,
+    LeaseWatch,
+    leases,
+    read_lease,
+)
+from pulsar_spark.topic_name import TopicPartition
+
+LEASES_EVERY_S: Final = 1.0
+"""How often the leases are looked at, on a local disk."""
+LEASES_LATE_S: Final = 5.0
+"""How long a look may be put off over a network, where a batch would wait for the answer."""
+CALL_MS: Final = 2_000 * int(REMOTE_MOST_PAUSE_S)
+"""How long after its lease who rested may take to hear of news, and to show life."""
+
+Known = Mapping[str, Mapping[TopicPartition, Lease]]
+"""Lease -> where its consumer is subscribed."""
+
+
+class WatchedLeases:
+    """Of one root."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store, self._clock = store, store.clock
+        self._watch = LeaseWatch(self._clock)
+        self._held: dict[str, Lease | None] = {}
+        self._written: dict[str, int] = {}
+        """When the files were written, as of the last look."""
+        self._look_s = self._clock.monotonic_s()
+        self._moved: set[TopicPartition] = set()
+        """Topic partitions with news since the last look."""
+        self._called: dict[str, int] = {}
+        """The time, in ms, in which who rests and was called is to show life."""
+
+    def over(self, known: Known, *, may_wait: bool) -> list[str]:
+        """The paths of leases that are over, if it is time to look; `may_wait` if others do."""
+        late_s = LEASES_LATE_S if may_wait and self._store.remote else 0.0
+        if self._clock.monotonic_s() < self._look_s + late_s:
+            return []
+        written = leases(self._store)
+        self._read(written)
+        self._call(known)
+        signs = {**dict.fromkeys(known), **written}
+        over = self._watch.lapsed(signs, self._lease_ms)
+        self._look_s = self._clock.monotonic_s() + LEASES_EVERY_S
+        if self._store.remote:
+            look_s = self._watch.look_by_s(signs, self._lease_ms) if signs else inf
+            self._look_s = max(self._look_s, look_s)
+        return over
+
+    def forget(self, path: str) -> None:
+        """Delete the file of a consumer that no broker knows: if it comes, it writes again."""
+        if self._held[path] is not None:
+            self._store.delete(path)
+
+    def have_news(self, moved: Iterable[TopicPartition]) -> None:
+        """A batch was planned in which these have news: who rests there is to wake."""
+        if self._store.remote:
+            self._moved.update(moved)
+            soon_s = self._clock.monotonic_s() + DEFAULT_LEASE_MS / 1000 / RARELY
+            self._look_s = min(self._look_s, soon_s)
+
+    def look_by_s(self, known: Known) -> float:
+        """When to look again, by the clock; inf if there are none."""
+        watched = {*leases(self._store), *known}
+        look_s = self._watch.look_by_s(watched, self._lease_ms) if watched else inf
+        return max(self._look_s, look_s)
+
+    def rest_until(self, at_s: float) -> None:
+        """Nobody looks before: time until then counts in full."""
+        self._watch.rests_until_s = at_s
+
+    def _read(self, written: Mapping[str, int]) -> None:
+        """Read the files that are new; over a network a consumer may have made its lease longer."""
+        same = {path for path, held in self._held.items() if held is not None}
+        if self._store.remote:
+            same = {path for path in same if self._written.get(path) == written.get(path)}
+        new = [path for path in written if path not in same]
+        found = zip(new, self._store.answers(partial(read_lease, self._store), new), strict=True)
+        held = {**self._held, **dict(found)}
+        self._held = {path: held[path] for path in written}
+        for path in new:  # who was called has answered
+            self._called.pop(path, None)
+        self._written = dict(written)
+
+    def _call(self, known: Known) -> None:
+        """Expect those to show life that rest, and whose topics have news."""
+        for path, places in known.items() if self._moved else ():
+            held, lease_ms = self._held.get(path), next(iter(places.values())).lease_ms
+            rests = held is not None and held.lease_ms > lease_ms
+            if rests and path not in self._called and not self._moved.isdisjoint(places):
+                quiet_ms = ceil(self._watch.quiet_s(path) * 1000)
+                self._called[path] = quiet_ms + lease_ms + CALL_MS
+        self._moved.clear()
+
+    def _lease_ms(self, path: str) -> int:
+        lease = self._held.get(path)
+        lease_ms = DEFAULT_LEASE_MS if lease is None else lease.lease_ms
+        return min(lease_ms, self._called.get(path, lease_ms))
