@@ -6,8 +6,9 @@ Streaming sources as Spark calls them, without Spark: the roots are in memory, s
 work that is measured, and that of no disk. In each round one message goes to each of ten topics; a
 *micro-batch* is `latestOffset`, `partitions`, `read` and `commit`, and of the consumer also the
 look behind it, which acknowledges. *Idle* is a look that finds nothing, the wait for news left
-out. *Broker* is the embedded broker's work for the consumer's micro-batch. Medians; the sizes take
-turns.
+out. *Broker* is the embedded broker's work for the consumer's micro-batch, and its *idle* a look.
+*One message* is from before it is published until the consumer's micro-batch has it, nobody else
+being busy. Medians; the sizes take turns.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Setting:
         self.consumer = Query(self.root, subscriptionName="s", subscriptionType="Shared")
         self.broker = EmbeddedBroker(self.root)
         self.found: dict[str, list[float]] = defaultdict(list)
+        self.broker_bytes = 0
         for passed_s in (0, KEPT_S, BUSY_S):  # the topics were made long ago
             self.clock.advance(int(passed_s * 1000))
             self._settle()
@@ -90,25 +92,41 @@ class Setting:
     def round(self) -> None:
         """A message to each busy topic, read by both."""
         for name in self.busy:
-            options = options_of({"serviceUrl": self.root.service_url, "topic": name}, Scope.WRITE)
-            rows = pa.record_batch({"value": pa.array([b"x" * 100])})
-            publish(self.root, write_messages([rows], options, self.root), None)
+            self._publish(name)
         assert self._timed("reader", self.reader.look) == BUSY
         assert self._timed("reader idle", self.reader.look) == 0
         self._timed("broker", self.broker.until_quiet)
+        self.broker_bytes = len(json.dumps(self.broker.offset.to_json_value()))
         assert self._timed("consumer", self.consumer.look) == BUSY
         assert self._timed("acknowledging", self.consumer.look) == 0
         self._timed("broker again", self.broker.until_quiet)
         self.consumer.look()
         assert self._timed("consumer idle", self.consumer.look) == 0
+        self.broker.until_quiet()
+        assert self._timed("broker idle", self.broker.until_quiet) == 0
+        assert self._timed("message", self._one_message) == 1
+        self.consumer.look()
+        self.broker.until_quiet()
+        self.consumer.look()
+        self.reader.look()
+
+    def _one_message(self) -> int:
+        self._publish(self.busy[0])
+        self.broker.until_quiet()
+        return self.consumer.look()
+
+    def _publish(self, name: str) -> None:
+        options = options_of({"serviceUrl": self.root.service_url, "topic": name}, Scope.WRITE)
+        rows = pa.record_batch({"value": pa.array([b"x" * 100])})
+        publish(self.root, write_messages([rows], options, self.root), None)
 
     def row(self) -> list[float]:
         """Medians in ms, and bytes of the last offsets."""
         ms = {name: 1000 * statistics.median(each[WARM_UP:]) for name, each in self.found.items()}
         return [
             ms["reader"], ms["reader idle"], ms["consumer"] + ms["acknowledging"],
-            ms["consumer idle"], ms["broker"] + ms["broker again"],
-            len(self.reader.offset), len(self.consumer.offset),
+            ms["consumer idle"], ms["broker"] + ms["broker again"], ms["broker idle"],
+            ms["message"], len(self.reader.offset), len(self.consumer.offset), self.broker_bytes,
         ]  # fmt: skip
 
     def _settle(self) -> None:
@@ -135,13 +153,13 @@ def main() -> None:
         for each in settings.values():
             each.round()
     print(
-        "| topics | reader, ms | idle | consumer, ms | idle | broker, ms "
-        "| reader's offset, bytes | consumer's |"
+        "| topics | reader, ms | idle | consumer, ms | idle | broker, ms | idle | one message, ms "
+        "| reader's offset, bytes | consumer's | broker's |"
     )
-    print("| --- " * 8 + "|")
+    print("| --- " * 11 + "|")
     for count, each in settings.items():
-        figures = [f"{figure:,.1f}" for figure in each.row()[:5]]
-        figures += [f"{figure:,.0f}" for figure in each.row()[5:]]
+        figures = [f"{figure:,.1f}" for figure in each.row()[:7]]
+        figures += [f"{figure:,.0f}" for figure in each.row()[7:]]
         print(f"| {count:,} | {' | '.join(figures)} |")
 
 

@@ -61,7 +61,7 @@ KEPT: Final = {NESTED: {"keep_without_subscription": True}}
 """Settings of a topic that keeps all until it has had a durable subscription."""
 POLICIES_EVERY_S: Final = 5.0
 """How often the broker and consumers look at what a namespace says, on a local disk, ..."""
-REMOTE_POLICIES_EVERY_S: Final = 60.0
+REMOTE_POLICIES_EVERY_S: Final = 120.0
 """... and over a network, where who publishes takes what it said then, too."""
 Settings = Mapping[str, Any]
 _log = logging.getLogger(__name__)
