@@ -491,10 +491,14 @@ class BrokerSource:
                 self._leases.forget(path)
         return tuple(lapsed)
 
+    @property
+    def quiet_s(self) -> float:
+        """For how long it has heard of nothing."""
+        return self._clock.monotonic_s() - max(self._news_s, self._news.newest_s)
+
     def pause_s(self) -> float:
         """The pause before the next look: it ends when a broker is due, at the latest."""
-        news_s = max(self._news_s, self._news.newest_s)
-        pause = pause_s(self._clock.monotonic_s() - news_s, remote=self._root.store.remote)
+        pause = pause_s(self.quiet_s, remote=self._root.store.remote)
         due_ms = self._stepped.first_due_ms()
         if due_ms is None:
             return pause

@@ -88,7 +88,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         Without a turn for ten seconds another broker may take over. After an error other than
         those of the constructor, which last, the next turn does the same batch again.
         """
-        self._sign.show()
+        self._sign.show(self._source.quiet_s)
         if self._under_way is None:
             self._under_way = self._source.look(self.offset)
         if (end := self._under_way) is None:

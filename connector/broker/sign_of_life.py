@@ -1,9 +1,10 @@
 """A broker's sign of life: a file that whoever serves a root writes again and again.
 
 Invariants: every host shows the same sign, and respects it: while the file changes no other broker
-begins; one that was left behind is watched for DEAD_AFTER_MS, by the watcher's own clock; of those
-that wait for it one begins. The file prevents a mistake, no more: of two brokers that serve after
-all the older is fenced by its term.
+begins; one that was left behind is watched for as long as it says that it holds, by the watcher's
+own clock; of those that wait for it one begins. On an object store a broker that rests says that it
+holds for long: if there is news then, it has CALLED_MS to show life. The file prevents a mistake,
+no more: of two brokers that serve after all the older is fenced by its term.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import socket
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Final
 
-from pulsar_spark.connector.system.lease import RARELY, RENEWALS, LeaseWatch
+from pulsar_spark.connector.spark.polling import REMOTE_MOST_PAUSE_S
+from pulsar_spark.connector.system.lease import RARELY, RENEWALS, REST_AFTER_S, LeaseWatch
+from pulsar_spark.connector.topic_log.news import NEWEST
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerBusyError,
@@ -30,26 +33,40 @@ from pulsar_spark.records.stored_record import StoredFormat
 
 SIGNS: Final = "_broker"
 SIGN_OF_LIFE: Final = f"{SIGNS}/alive.json"
-SIGN_FORMAT: Final = StoredFormat("A broker's sign of life", version=1, checked_since=1)
+SIGN_FORMAT: Final = StoredFormat("A broker's sign of life", version=2, checked_since=1)
 DEAD_AFTER_MS: Final = 10_000
 """A broker that was not seen to sign for so long may be taken over, on a local disk, ..."""
-REMOTE_DEAD_AFTER_MS: Final = 5 * 60_000
-"""... and on an object store, where a sign each 100 s costs half a cent a day."""
+REMOTE_DEAD_AFTER_MS: Final = 60_000
+"""... on an object store, where a sign is a request, ..."""
+RESTING_DEAD_AFTER_MS: Final = 5 * 60_000
+"""... and there while nothing happens: a sign each 100 s costs half a cent a day."""
+CALLED_MS: Final = round(2 * REMOTE_MOST_PAUSE_S * 1000)
+"""How long a broker that rests has to show life once there is news."""
 LOOK_EVERY_S: Final = 0.25
 """How often a sign that may have been left behind is looked at, on a local disk, ..."""
 REMOTE_LOOK_EVERY_S: Final = 4.0
-"""... and on an object store."""
+"""... on an object store, ..."""
+RESTING_LOOK_EVERY_S: Final = 15.0
+"""... and there while nothing happens."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Signer:
-    """Who serves a root; `id` tells brokers of one process apart."""
+class _Sign:
+    """Who serves a root, and for how long that is to be believed, which version 1 did not say.
+
+    `id` tells brokers of one process apart.
+    """
 
     host: str
     process: int
     id: str
+    holds_ms: int = DEAD_AFTER_MS
+
+    @property
+    def rests(self) -> bool:
+        return self.holds_ms == RESTING_DEAD_AFTER_MS
 
     def is_gone(self) -> bool:
         """Whether it was a process of this machine that is no more."""
@@ -65,10 +82,10 @@ class _Signer:
 def shows_life(root: Root) -> bool:
     """Whether a broker of that root signed lately, by this machine's clock: a look, no proof."""
     sign = SignOfLife(root)
-    written_ms, signer = sign.written_ms(), sign.signer()
-    if written_ms is None or (signer is not None and signer.is_gone()):
+    written_ms, shown = sign.written_ms(), sign.shown()
+    if written_ms is None or (shown is not None and shown.is_gone()):
         return False
-    return root.clock.wall_ms() - written_ms < sign.dead_after_ms
+    return root.clock.wall_ms() - written_ms < sign.holds_ms(shown)
 
 
 class SignOfLife:
@@ -76,12 +93,15 @@ class SignOfLife:
 
     def __init__(self, root: Root) -> None:
         self._store, self._service_url = root.store, root.service_url
-        remote = self._store.remote
-        self.dead_after_ms = REMOTE_DEAD_AFTER_MS if remote else DEAD_AFTER_MS
-        self._sign_every_s = self.dead_after_ms / 1000 / (RARELY if remote else RENEWALS)
-        self._look_every_s = REMOTE_LOOK_EVERY_S if remote else LOOK_EVERY_S
-        self._me = _Signer(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
+        self._dead_after_ms = REMOTE_DEAD_AFTER_MS if root.store.remote else DEAD_AFTER_MS
+        renewals = RARELY if root.store.remote else RENEWALS
+        self._sign_every_s = self._dead_after_ms / 1000 / renewals
+        me = (socket.gethostname(), os.getpid(), uuid.uuid4().hex)
+        self._me = _Sign(*me, self._dead_after_ms)
         self._shown_s = -inf
+        self._newest: bytes | None = None
+        """The content of NEWEST, when that was seen to change, and when it is asked for again."""
+        self._newest_s = self._ask_s = -inf
         self._end: Callable[[], None] | None = None
 
     def begin(self, waits: Callable[[], bool] = lambda: False) -> None:
@@ -91,13 +111,21 @@ class SignOfLife:
         """
         watch = LeaseWatch(self._store.clock)
         first_ms: int | None = None
+        known: tuple[int | None, bytes | None] = (None, None)
         while True:
             held, token = self._store.get_versioned(SIGN_OF_LIFE)
-            other, written_ms = _signer_in(held), self.written_ms()
-            if other == self._me:  # stored by a request whose answer was lost
+            other, written_ms = _sign_in(held), self.written_ms()
+            if other is not None and other.id == self._me.id:  # its answer was lost
                 break
             over = written_ms is None or (other is not None and other.is_gone())
-            if over or watch.lapsed({SIGN_OF_LIFE: written_ms}, lambda _: self.dead_after_ms):
+            rests = other is not None and other.rests
+            signs = {SIGN_OF_LIFE: written_ms}
+            if rests:  # news that came behind its sign calls it
+                newest = self._store.get(NEWEST)
+                known = known if known[0] == written_ms else (written_ms, newest)
+                signs |= {NEWEST: written_ms} if newest != known[1] else {}
+            lease_ms = {SIGN_OF_LIFE: self.holds_ms(other), NEWEST: CALLED_MS}
+            if over or watch.lapsed(signs, lease_ms.__getitem__):
                 if self._store.compare_and_swap(SIGN_OF_LIFE, token, self._content):
                     break
                 written_ms = None  # it is another one's by now
@@ -109,7 +137,8 @@ class SignOfLife:
                     "(standby=True, --standby): it serves once that one is gone."
                 )
             first_ms = written_ms
-            self._store.clock.sleep(self._look_every_s)
+            remote_s = RESTING_LOOK_EVERY_S if rests else REMOTE_LOOK_EVERY_S
+            self._store.clock.sleep(remote_s if self._store.remote else LOOK_EVERY_S)
         self._shown_s = self._store.clock.monotonic_s()
 
     def keep(self) -> None:
@@ -118,11 +147,14 @@ class SignOfLife:
             self._sign_every_s, self._renew, "sign of life", coalesce=True
         )
 
-    def show(self) -> None:
-        """Renew it if that is due: for a broker that lives as long as somebody calls it."""
+    def show(self, quiet_s: float) -> None:
+        """Renew it if that is due: for a broker that lives as long as somebody calls it.
+
+        It has heard of nothing for so long.
+        """
         if self._store.clock.monotonic_s() - self._shown_s >= self._sign_every_s:
             try:
-                self._renew()
+                self._renew(quiet_s)
             except (PulsarliteError, OSError) as error:
                 _log.warning("The broker's sign of life was not renewed: %s", error)
 
@@ -130,7 +162,8 @@ class SignOfLife:
         """Delete the file, unless a broker that has taken over has signed since."""
         if self._end is not None:
             self._end()
-        if self.signer() == self._me:
+        shown = self.shown()
+        if shown is not None and shown.id == self._me.id:
             self._store.delete(SIGN_OF_LIFE)
 
     def written_ms(self) -> int | None:
@@ -138,22 +171,45 @@ class SignOfLife:
         found = self._store.info(SIGN_OF_LIFE)
         return None if found is None else found.modified_ms
 
-    def signer(self) -> _Signer | None:
-        """Who signed last; None if that can't be read."""
-        return _signer_in(self._store.get(SIGN_OF_LIFE))
+    def shown(self) -> _Sign | None:
+        """The sign that is there; None if there is none, or it can't be read."""
+        return _sign_in(self._store.get(SIGN_OF_LIFE))
+
+    def holds_ms(self, shown: _Sign | None) -> int:
+        """How long a broker with that sign is believed to live; None: of a newer version."""
+        if shown is not None:
+            return shown.holds_ms
+        return RESTING_DEAD_AFTER_MS if self._store.remote else DEAD_AFTER_MS
 
     @property
     def _content(self) -> bytes:
         return SIGN_FORMAT.encode(asdict(self._me))
 
-    def _renew(self) -> None:
-        if self.signer() in (self._me, None):  # else another has taken over
+    def _renew(self, quiet_s: float | None = None) -> None:
+        now_s = self._store.clock.monotonic_s()
+        rests = self._store.remote and (quiet_s or self._quiet_s()) >= REST_AFTER_S
+        resting_s = RESTING_DEAD_AFTER_MS / 1000 / RARELY
+        if rests and self._me.rests and now_s - self._shown_s < resting_s:
+            return
+        shown = self.shown()
+        if shown is None or shown.id == self._me.id:  # else another has taken over
+            holds_ms = RESTING_DEAD_AFTER_MS if rests else self._dead_after_ms
+            self._me = replace(self._me, holds_ms=holds_ms)
             self._store.touch(SIGN_OF_LIFE, self._content)
-            self._shown_s = self._store.clock.monotonic_s()
+            self._shown_s = now_s
+
+    def _quiet_s(self) -> float:
+        """For how long nobody has committed to anything, as far as is known."""
+        now_s = self._store.clock.monotonic_s()
+        if now_s >= self._ask_s:
+            newest, self._ask_s = self._store.get(NEWEST), now_s + REMOTE_MOST_PAUSE_S
+            if newest != self._newest or self._newest_s == -inf:
+                self._newest, self._newest_s = newest, now_s
+        return now_s - self._newest_s
 
 
-def _signer_in(data: bytes | None) -> _Signer | None:
+def _sign_in(data: bytes | None) -> _Sign | None:
     try:
-        return None if data is None else _Signer(**SIGN_FORMAT.decode(data))
+        return None if data is None else _Sign(**SIGN_FORMAT.decode(data))
     except (CorruptFileError, FutureVersionError, TypeError):
         return None

@@ -17,6 +17,7 @@ from pulsar_spark.connector.storage.object_store import ObjectStore
 from pulsar_spark.connector.system.lease import (
     DEFAULT_LEASE_MS,
     RARELY,
+    RENEWALS,
     Lease,
     LeaseWatch,
     leases,
@@ -40,7 +41,7 @@ class WatchedLeases:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store, self._clock = store, store.clock
-        self._watch = LeaseWatch(self._clock)
+        self._watch = LeaseWatch(self._clock, RARELY if store.remote else RENEWALS)
         self._held: dict[str, Lease | None] = {}
         self._written: dict[str, int] = {}
         """When the files were written, as of the last look."""

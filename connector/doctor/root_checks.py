@@ -182,14 +182,14 @@ def file_system_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> str | N
 
 def _broker(root: Root) -> Iterator[Finding]:
     sign = SignOfLife(root)
-    written_ms, signer = sign.written_ms(), sign.signer()
+    written_ms, shown = sign.written_ms(), sign.shown()
     start = f"pulsarlite standalone --service-url {root.service_url}"
     if written_ms is None:
         yield well("broker", f"none serves this root; subscriptions need one ({start})")
         return
-    who = "one" if signer is None else f"process {signer.process} on {signer.host}"
+    who = "one" if shown is None else f"process {shown.process} on {shown.host}"
     ago_ms = root.clock.wall_ms() - written_ms
-    if ago_ms < sign.dead_after_ms and not (signer is not None and signer.is_gone()):
+    if ago_ms < sign.holds_ms(shown) and not (shown is not None and shown.is_gone()):
         yield well("broker", f"{who} serves this root")
     else:
         text = f"{who} served this root, and has shown no life for {max(ago_ms, 0) / 1000:.0f} s"

@@ -39,7 +39,7 @@ LONGEST_NAME: Final = 255
 RENEWALS: Final = 4
 """How often a lease is renewed before it would lapse, ..."""
 RARELY: Final = 3
-"""... and one of those that are long because a request costs money."""
+"""... and where a request costs money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ class LeaseKeeper:
         self._lease = lease
         self._show(lease.lease_ms)
         if self._end is None:
-            every_s = lease.lease_ms / 1000 / RENEWALS
+            renewals = RARELY if self._store.remote else RENEWALS
+            every_s = lease.lease_ms / 1000 / renewals
             self._end = self._clock.repeat(every_s, self._renew, "lease", coalesce=True)
 
     def rest(self, quiet_s: float) -> None:
@@ -164,8 +165,8 @@ class LeaseWatch:
     the watcher has had nothing to do.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, renewals: int = RENEWALS) -> None:
+        self._clock, self._renewals = clock, renewals
         self._looked_s = clock.monotonic_s()
         self.rests_until_s = 0.0
         self._quiet: dict[str, tuple[int | None, float]] = {}
@@ -203,5 +204,5 @@ class LeaseWatch:
         for path in paths:
             lease_s = lease_ms(path) / 1000
             quiet_s = self._quiet.get(path, (None, lease_s))[1]
-            waits.append(min(lease_s / RENEWALS, lease_s - quiet_s))
+            waits.append(min(lease_s / self._renewals, lease_s - quiet_s))
         return self._looked_s + min(waits)

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.sink.message_writer import write_messages
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.spark.polling import REMOTE_MOST_PAUSE_S
 from pulsar_spark.connector.system.lease import RESTING_LEASE_MS, read_lease
+from pulsar_spark.errors import BrokerBusyError
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
 from tests.bucket.metered_store import DELAY_S, LIST, PUT, Meter
@@ -180,3 +182,51 @@ def test_a_look_of_a_quiet_reader_is_one_request(bucket: Bucket) -> None:
     asked = [path for _, path, _ in hour.requests]
     assert asked.count("_newest") > len(asked) / 2, hour.table()
     assert hour.counts[PUT] + hour.counts[LIST] < 60, hour.table()
+
+
+def dies(sign: SignOfLife) -> None:
+    """Its file stays, and changes no more."""
+    assert sign._end is not None
+    sign._end()
+
+
+def taken_over_s(bucket: Bucket) -> float:
+    """How long one that stands by has waited."""
+    begun_s = bucket.clock.monotonic_s()
+    SignOfLife(bucket.root("standby")).begin(lambda: bucket.clock.monotonic_s() - begun_s < 1000)
+    return bucket.clock.monotonic_s() - begun_s
+
+
+def signs(bucket: Bucket) -> SignOfLife:
+    sign = SignOfLife(bucket.root("broker"))
+    sign.begin()
+    sign.keep()
+    return sign
+
+
+def test_a_broker_that_dies_at_work_is_taken_over_within_a_minute(bucket: Bucket) -> None:
+    producer, sign = bucket.producer("publisher", "t0"), signs(bucket)
+    for _ in range(20):
+        producer.send(b"work")
+        bucket.clock.sleep(30)
+    dies(sign)
+    assert taken_over_s(bucket) <= 60 + 5 + 5 * DELAY_S
+
+
+def test_a_broker_that_died_at_rest_is_taken_over_soon_after_the_first_news(
+    bucket: Bucket,
+) -> None:
+    producer, sign = bucket.producer("publisher", "t0"), signs(bucket)
+    producer.send(b"somebody was here")
+    bucket.clock.sleep(HOUR_S)
+    dies(sign)
+    bucket.clock.repeat(20, lambda: producer.send(b"news"), "news")
+    assert taken_over_s(bucket) <= 20 + 60 + 30 + 5
+
+
+def test_a_broker_that_rests_answers_news_before_it_is_taken_over(bucket: Bucket) -> None:
+    producer = bucket.producer("publisher", "t0")
+    signs(bucket)
+    bucket.clock.repeat(333, lambda: producer.send(b"news"), "news")
+    with pytest.raises(BrokerBusyError):
+        taken_over_s(bucket)

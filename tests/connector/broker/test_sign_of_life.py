@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,8 @@ from pulsar_spark.errors import BrokerBusyError, BrokerFencedError
 from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_name import TopicPartition
+
+SIGN_VERSION_1 = replace(SIGN_FORMAT, version=1)
 
 
 def tell(place: Root) -> None:
@@ -70,8 +73,9 @@ def test_an_embedded_broker_begins_beside_none_under_spark(place: Root, clock: M
 @pytest.mark.parametrize(
     "left",
     [
-        SIGN_FORMAT.encode({"host": "elsewhere", "id": "x", "process": 1}),
-        b'{"version": 2}',
+        SIGN_FORMAT.encode({"host": "elsewhere", "id": "x", "process": 1, "holds_ms": 10_000}),
+        SIGN_VERSION_1.encode({"host": "elsewhere", "id": "x", "process": 1}),
+        b'{"version": 3}',
         b"no sign of any version",
     ],
 )
@@ -85,7 +89,7 @@ def test_a_sign_that_was_left_behind_is_watched_for_ten_seconds(
 
 
 def test_a_broker_of_a_newer_version_is_respected(place: Root, clock: ManualClock) -> None:
-    clock.repeat(2.5, lambda: place.store.touch(SIGN_OF_LIFE, b'{"version": 2}'), "a newer one")
+    clock.repeat(2.5, lambda: place.store.touch(SIGN_OF_LIFE, b'{"version": 3}'), "a newer one")
     clock.advance(2_500)
     with pytest.raises(BrokerBusyError, match="already: a newer version"):
         EmbeddedBroker(place)
