@@ -21,6 +21,7 @@ from math import ceil, inf
 from typing import Any
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
+from pulsar_spark.connector.broker.planned_batch import PlannedBatch
 from pulsar_spark.connector.broker.stepped_brokers import SteppedBrokers
 from pulsar_spark.connector.broker.watched_leases import WatchedLeases
 from pulsar_spark.connector.spark.polling import pause_s
@@ -211,7 +212,7 @@ class BrokerSource:
         if start.now_ms:
             topics.said = start
             return None
-        batch = _Batch(topics, self._dispatch_read)
+        batch = PlannedBatch(topics, self._dispatch_read)
         for about in last_shards(self._dispatch, self._dispatch_read)[1]:
             batch.host(about)
         self._set_failures_aside(batch)
@@ -246,7 +247,7 @@ class BrokerSource:
 
     def _look(self, start: BrokerOffset) -> BrokerOffset | None:
         self._failed |= self._hear()
-        batch = _Batch(self._topics, self._dispatch_read)
+        batch = PlannedBatch(self._topics, self._dispatch_read)
         self._set_failures_aside(batch)
         first = start.commands[1]
         commands, seen, unread_ms = self._new_commands(first, batch)
@@ -277,7 +278,7 @@ class BrokerSource:
         batch.renew(SNAPSHOT_EVERY)
         return batch.offset((first, commands), now_ms, tuple(sorted(self._growing)))
 
-    def _set_failures_aside(self, batch: _Batch) -> None:
+    def _set_failures_aside(self, batch: PlannedBatch) -> None:
         """The brokers that could not step in the last batch: its input is kept for them."""
         last, known = self._topics.batch, self._topics
         for about, error in sorted(self._failed.items()):
@@ -289,7 +290,7 @@ class BrokerSource:
             batch.set_aside(about, number, self._set_aside(about, held))
 
     def _set_unreadable_aside(
-        self, batch: _Batch, unreadable: Mapping[str, str], first_command: int
+        self, batch: PlannedBatch, unreadable: Mapping[str, str], first_command: int
     ) -> None:
         for topic, error in unreadable.items():
             for about in batch.awake(topic):
@@ -329,7 +330,9 @@ class BrokerSource:
         self._dispatch_read = stop
         return failed
 
-    def _new_commands(self, first: int, batch: _Batch) -> tuple[int, dict[str, int], int | None]:
+    def _new_commands(
+        self, first: int, batch: PlannedBatch
+    ) -> tuple[int, dict[str, int], int | None]:
         """(next ledger, seen, time of the first unread command); who is spoken of is hosted.
 
         Seen are the fewest partitions of each topic that a new subscriber saw.
@@ -370,7 +373,7 @@ class BrokerSource:
         return stop, seen, unread_ms
 
     def _to_look_at(
-        self, batch: _Batch, seen: Mapping[str, int], again: Iterable[TopicPartition]
+        self, batch: PlannedBatch, seen: Mapping[str, int], again: Iterable[TopicPartition]
     ) -> set[str]:
         """The topics whose logs may have news: a few, however many are hosted."""
         now_s = self._clock.monotonic_s()
@@ -400,7 +403,7 @@ class BrokerSource:
             pass
         return numbers, errors
 
-    def _policies(self, batch: _Batch) -> None:
+    def _policies(self, batch: PlannedBatch) -> None:
         """What the namespaces say whose topics move; from time to time, whether any has changed."""
         known, now_s = self._topics, self._clock.monotonic_s()
         names = batch.namespaces()
@@ -432,7 +435,7 @@ class BrokerSource:
         return ledger
 
     def _grown(
-        self, batch: _Batch, logs: Mapping[str, int], seen: Mapping[str, int]
+        self, batch: PlannedBatch, logs: Mapping[str, int], seen: Mapping[str, int]
     ) -> tuple[dict[str, int], dict[TopicPartition, tuple[str, ...]]]:
         """(number of partitions by topic, subscriptions to make on new partitions).
 
@@ -477,7 +480,7 @@ class BrokerSource:
             return tuple(each.name for each in held if each.durable)
         return ()
 
-    def _lapsed(self, batch: _Batch, *, may_wait: bool) -> tuple[Lease, ...]:
+    def _lapsed(self, batch: PlannedBatch, *, may_wait: bool) -> tuple[Lease, ...]:
         """The consumers whose leases are over, and where: but not where a broker is set aside.
 
         A lease of which no broker knows the consumer is forgotten: if it comes, it writes again.
@@ -503,148 +506,6 @@ class BrokerSource:
         if due_ms is None:
             return pause
         return max(0.001, min(pause, (due_ms - self._clock.wall_ms()) / 1000))
-
-
-class _Batch:
-    """The next batch, as it is gathered: a difference to what is hosted."""
-
-    def __init__(self, known: HostedTopics, dispatched: int) -> None:
-        self._known, self._dispatched = known, dispatched
-        self._moved: dict[TopicPartition, tuple[int, int]] = {}
-        self.new: dict[str, dict[TopicPartition, None]] = {}
-        """The partitions that were not hosted before, by topic."""
-        self.spoken_of: set[TopicPartition] = set()
-        self.resting = {*known.aside}
-        """Those that stay aside."""
-        self.aside: dict[TopicPartition, Aside] = {}
-        self.again: dict[TopicPartition, Aside] = {}
-        self.gone: set[TopicPartition] = set()
-        self.partitions: dict[str, int] = {}
-        self.created: dict[TopicPartition, tuple[str, ...]] = {}
-        self.due: set[TopicPartition] = set()
-        self.lapsed: tuple[Lease, ...] = ()
-        self._changed: dict[str, Mapping[str, Any]] = {}
-        self._renewed: set[TopicPartition] = set()
-
-    def host(self, about: TopicPartition) -> None:
-        if about not in self._known.commits and about not in self._moved:
-            self.new.setdefault(about.topic, {})[about] = None
-            self._moved[about] = NO_COMMIT, NO_COMMIT
-
-    def number(self, about: TopicPartition) -> int:
-        """The last commit that it has heard of."""
-        if about in self.aside:
-            return self._moved[about][1]
-        return self._known.commits.get(about, NO_COMMIT)
-
-    def awake(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions that are hosted and not set aside."""
-        abouts = {**self._known.topics.get(topic, {}), **self.new.get(topic, {})}
-        return [*self.hosted_of(abouts)]
-
-    def hosted_of(self, abouts: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
-        """Those of them that are hosted and not set aside."""
-        out = (self.resting, self.aside, self.gone)
-        for about in abouts:
-            is_hosted = about in self._known.commits or about in self._moved
-            if is_hosted and not any(about in each for each in out):
-                yield about
-
-    def set_aside(self, about: TopicPartition, number: int, held: Aside) -> None:
-        """Keep what it has not taken in: all behind that commit, and what `held` says."""
-        if about not in self._known.commits and about not in self._moved:
-            self.host(about)
-            self._renewed.add(about)  # its topic is deleted, but what is left of it may be old
-        self.aside[about] = held
-        self._moved[about] = number, number
-
-    def leave(self, topic: str) -> None:
-        """The topic is deleted."""
-        for about in {**self._known.topics.get(topic, {}), **self.new.pop(topic, {})}:
-            self._moved.pop(about, None)
-            self.aside.pop(about, None)
-            self.resting.discard(about)
-            self._renewed.discard(about)
-            self.gone.add(about)
-
-    def move(self, logs: Mapping[str, int]) -> None:
-        """To the last commits of these topics."""
-        for topic, last in logs.items():
-            for about in self.awake(topic):
-                before = self.number(about)
-                if last > before:
-                    self._moved[about] = before, last
-        for about in self.again:
-            self._moved.setdefault(about, (self.number(about),) * 2)
-
-    def tell(self, namespace: str, said: Mapping[str, Any]) -> None:
-        """All topics of the namespace are to hear what it says now."""
-        self._changed[namespace] = said
-        for topic in self._known.namespaces.get(namespace, ()):
-            for about in self.awake(topic):
-                self._moved.setdefault(about, (self.number(about),) * 2)
-
-    def namespaces(self) -> set[str]:
-        """Those of the topics that it concerns."""
-        topics = {about.topic for about in self._moved}
-        return {str(TopicName.parse(topic).namespace) for topic in topics}
-
-    @property
-    def is_empty(self) -> bool:
-        known = self._known.partitions
-        grown = any(known.get(topic) != count for topic, count in self.partitions.items())
-        return not (
-            grown or self._moved or self.aside or self.again or self.gone or self.due
-            or self.lapsed or self._changed
-        )  # fmt: skip
-
-    def renew(self, every: int) -> None:
-        """Take along a few of whom nothing was said anew for so many ledgers."""
-        known = self._known
-        count = max(1, 2 * len(known.commits) // every)
-        for about in known.oldest(count, self._dispatched - every):
-            if about not in self.gone:
-                self._renewed.add(about)
-                self._moved.setdefault(about, (self.number(about),) * 2)
-                if about in self.resting:
-                    self.aside[about] = known.aside[about]
-                if (partitions := known.partitions.get(about.topic)) is not None:
-                    self.partitions.setdefault(about.topic, partitions)
-
-    def offset(
-        self, commands: tuple[int, int], now_ms: int, growing: tuple[str, ...]
-    ) -> BrokerOffset:
-        known = self._known
-        policies = {name: known.policies.get(name, {}) for name in self.namespaces()}
-        policies = {name: said for name, said in policies.items() if said} | self._changed
-        said_again = {about.topic for about in self._renewed}
-        partitions = {
-            topic: count
-            for topic, count in self.partitions.items()
-            if topic in said_again or known.partitions.get(topic) != count
-        }
-        left = {**known.aside, **self.aside}
-        held = [left[each].commands for each in left.keys() - self.again.keys() - self.gone]
-        since = known.since(self._dispatched, {*self._renewed, *self.gone})
-        return BrokerOffset(
-            commands=commands,
-            hosted=self._moved,
-            now_ms=now_ms,
-            due=tuple(sorted(self.due)),
-            lapsed=self.lapsed,
-            dispatched=self._dispatched,
-            partitions=partitions,
-            created=self.created,
-            aside=self.aside,
-            again=self.again,
-            kept=tuple(sorted(self.spoken_of & self.resting)),
-            gone=tuple(sorted(self.gone)),
-            policies=policies,
-            changed=tuple(sorted(self._changed)),
-            growing=growing,
-            renewed=tuple(sorted(self._renewed)),
-            since=(since, min([commands[1], *held])),
-        )
 
 
 def _partitions_seen(record: Record) -> int | None:
