@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
+from pulsar_spark.connector.client.message_producer import MessageProducer
 from pulsar_spark.connector.sink.message_writer import write_messages
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.spark.polling import REMOTE_MOST_PAUSE_S
@@ -197,6 +198,13 @@ def taken_over_s(bucket: Bucket) -> float:
     return bucket.clock.monotonic_s() - begun_s
 
 
+def publishes(bucket: Bucket, producer: MessageProducer, every_s: float) -> None:
+    def publish() -> None:
+        producer.send(b"news")
+
+    bucket.clock.repeat(every_s, publish, "news")
+
+
 def signs(bucket: Bucket) -> SignOfLife:
     sign = SignOfLife(bucket.root("broker"))
     sign.begin()
@@ -220,13 +228,13 @@ def test_a_broker_that_died_at_rest_is_taken_over_soon_after_the_first_news(
     producer.send(b"somebody was here")
     bucket.clock.sleep(HOUR_S)
     dies(sign)
-    bucket.clock.repeat(20, lambda: producer.send(b"news"), "news")
+    publishes(bucket, producer, 20)
     assert taken_over_s(bucket) <= 20 + 60 + 30 + 5
 
 
 def test_a_broker_that_rests_answers_news_before_it_is_taken_over(bucket: Bucket) -> None:
     producer = bucket.producer("publisher", "t0")
     signs(bucket)
-    bucket.clock.repeat(333, lambda: producer.send(b"news"), "news")
+    publishes(bucket, producer, 333)
     with pytest.raises(BrokerBusyError):
         taken_over_s(bucket)
