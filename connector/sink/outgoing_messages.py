@@ -40,8 +40,8 @@ class Numbering(NamedTuple):
     def filled(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches; rows that name neither producer nor sequence id have these.
 
-        A row that names a producer alone has no id: one of ours could be taken for some that it
-        has used before. One with an id alone is refused, as nobody counts so.
+        A row that names one of them stays as it is: with a producer's name, ids of ours could be
+        taken for some that it has used before.
         """
         first = self.first
         for batch in batches:
@@ -115,7 +115,6 @@ def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int)
     if options["producerName"]:
         names = columns.get("producer_name", pa.nulls(rows.num_rows, pa.string()))
         columns["producer_name"] = pc.fill_null(names, options["producerName"])
-    _check_numbered(columns.get("producer_name"), columns.get("sequence_id"), topic)
     deliver_at = _delivery_times(rows, columns.get("deliver_at"), options, topic, now_ms)
     if deliver_at is not None:
         columns["deliver_at"] = deliver_at
@@ -140,19 +139,6 @@ def payload_sizes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
     """Bytes of each value, shape (rows,); 0 for a null."""
     lengths: NDArray[np.int32] = pc.fill_null(pc.binary_length(values), 0).to_numpy()
     return lengths.astype(np.int64)
-
-
-def _check_numbered(names: pa.Array | None, ids: pa.Array | None, topic: str) -> None:
-    """InvalidMessageError if a row has a sequence id, and nobody who counts so."""
-    if ids is None or ids.null_count == len(ids):
-        return
-    orphans = ids.drop_null() if names is None else ids.filter(pc.is_null(names)).drop_null()
-    if len(orphans):
-        raise InvalidMessageError(
-            f"A message for {topic} has sequence_id {orphans[0]} and no producer_name, so nobody "
-            "can tell whose number that is. Give a column producer_name or the option "
-            "producerName; or leave sequence_id out, and both are filled in."
-        )
 
 
 def _delivery_times(

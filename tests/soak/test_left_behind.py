@@ -10,7 +10,7 @@ import pulsar_spark
 from pulsar_spark.connector.command_line.command_line import main
 from tests.soak.left_behind import look_over, write_left_behind
 
-SEEDS = (8, 9)
+SEEDS = (10, 14)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

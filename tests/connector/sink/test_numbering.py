@@ -18,9 +18,8 @@ from pulsar_spark.connector.sink.stream_writer import (
     PulsarliteWriter,
 )
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidMessageError
 from tests.connector.reading import messages
-from tests.connector.topics import files_below, ledger_of, options_of
+from tests.connector.topics import ledger_of, options_of
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -89,31 +88,14 @@ def test_a_batch_that_is_repeated_has_the_same_ids_and_another_checkpoint_has_ot
     assert len(shown(root)) == 2 * len(first)
 
 
-def numbered(names: list[str | None], ids: list[int | None]) -> pa.RecordBatch:
-    return pa.record_batch({
-        "value": pa.array([b"v"] * len(ids), pa.binary()),
-        "producer_name": pa.array(names, pa.string()),
-        "sequence_id": pa.array(ids, pa.int32()),
+def test_rows_that_say_one_of_the_two_stay_as_they_are(root: Path, task: SimpleNamespace) -> None:
+    batch = pa.record_batch({
+        "value": pa.array([b"v"] * 4, pa.binary()),
+        "producer_name": pa.array(["me", None, None, "me"], pa.string()),
+        "sequence_id": pa.array([7, 8, None, None], pa.int32()),
     })  # fmt: skip
-
-
-def test_a_sequence_id_that_nobody_counts_is_refused_and_nothing_is_published(
-    root: Path, task: SimpleNamespace
-) -> None:
-    for batch in (
-        numbered(["me", None], [7, 8]),
-        numbered(["me", None], [7, 8]).drop_columns(["producer_name"]).slice(1),
-    ):
-        with pytest.raises(InvalidMessageError, match="has sequence_id 8 and no producer_name, so"):
-            write(root, task, 1, batch)
-    assert not files_below(root)
-    write(root, task, 1, numbered([None, "me"], [8, 7]), producerName="us")
-    assert shown(root) == [("me", 7), ("us", 8)]
-
-
-def test_a_producer_that_says_no_sequence_ids_has_none(root: Path, task: SimpleNamespace) -> None:
-    write(root, task, 1, numbered(["me", None, "me"], [7, None, None]))
-    assert shown(root) == sorted([("me", 7), ("q-0", 1), ("me", None)], key=str)
+    write(root, task, 1, batch)
+    assert shown(root) == sorted([("me", 7), (None, 8), ("q-0", 2), ("me", None)], key=str)
     write(root, SimpleNamespace(number=0, batch=1), 1, producerName="us")
     assert ("us", None) in shown(root)
 

@@ -67,15 +67,8 @@ def tasks(draw: st.DrawFn) -> list[list[list[Row]]]:
                     for name in sorted(set(names) - missing)
                 }
             )
-            batches[-1].append(draw(st.lists(row.map(_numbered), max_size=6)))
+            batches[-1].append(draw(st.lists(row, max_size=6)))
     return batches
-
-
-def _numbered(row: Row) -> Row:
-    """The row; without a sequence id where it has no producer's name, as it would be refused."""
-    if row.get("sequence_id") is not None and row.get("producer_name") is None:
-        return {**row, "sequence_id": None}
-    return row
 
 
 @st.composite

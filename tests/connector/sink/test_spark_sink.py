@@ -197,10 +197,10 @@ def test_both_sinks_take_the_same_options_and_publish_the_same(
     spark: SparkSession, root: Path, tmp_path: Path, name: str
 ) -> None:
     rows = "select repeat(cast(id as string), id % 60) value, cast(id % 3 as string) key"
-    query = f"{rows}, 'p' producer_name, if(id = 7, 6, id) sequence_id from range(40)"
+    query = f"{rows}, if(id = 7, 6, id) sequence_id from range(40)"
     spark.sql(query).coalesce(1).write.json(str(tmp_path / "in"))
     options = {option: str(value) for option, value in ALIKE[name].items()}
-    schema = "value string, key string, producer_name string, sequence_id bigint"
+    schema = "value string, key string, sequence_id bigint"
     frame = spark.read.schema(schema).json(str(tmp_path / "in"))
     write(frame, root, **{**options, "topic": "batch"})
     frame = spark.readStream.schema(schema).json(str(tmp_path / "in"))
