@@ -24,7 +24,7 @@ from tests.bucket.simulated_clock import ticks
 HOUR_S = 3600.0
 DAY = 24
 LATENCY_S = 3.6
-"""What is reached; issue 17 asks for 1.6."""
+"""What is reached; the goal is 1.6."""
 
 
 @pytest.fixture
