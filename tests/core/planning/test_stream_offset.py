@@ -120,7 +120,7 @@ def test_an_offset_survives_json_and_its_text_is_canonical(offset: StreamOffset)
 @repeatable
 @given(
     st.dictionaries(partitions, offsets),
-    st.lists(st.dictionaries(partitions, offsets, max_size=2), max_size=5),
+    st.lists(st.dictionaries(partitions, offsets, max_size=2), max_size=3),
     st.sampled_from([0, 3, 1000]),
 )
 def test_offsets_that_share_are_as_those_that_do_not(
