@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
@@ -192,7 +191,7 @@ class Consumer(Receiver[MessageConsumer]):
             ends = {MessageId.earliest: EARLIEST, MessageId.latest: LATEST}
             to = ends.get(messageid) or self._from(messageid.core)
         elif isinstance(messageid, int):
-            to = datetime.fromtimestamp(messageid / 1000, timezone.utc)
+            to = messageid
         else:
             raise ValueError(f"invalid seek_arg type {type(messageid)}")  # noqa: TRY004 - as Pulsar's
         with translated():

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime
 from math import inf
 from typing import Any, Final
 
@@ -328,18 +327,18 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 self._run.to_report(about)
             self._unacknowledged.clear()
 
-    def seek(self, to: MessageId | Position | datetime) -> None:
-        """Move all consumers of the subscription to this message, or to that publish time."""
+    def seek(self, to: MessageId | Position | int) -> None:
+        """Move all consumers of the subscription to this message, or to that publish time in ms."""
         with self._lock:
             self._client.say(self.seeks(to))
 
-    def seeks(self, to: MessageId | Position | datetime) -> dict[TopicPartition, Seek]:
+    def seeks(self, to: MessageId | Position | int) -> dict[TopicPartition, Seek]:
         """The commands of a seek: an id moves its partition; EARLIEST, LATEST and a time all."""
         self._check_open()
         name, commands = self._client.subscription, {}
         for about in self._client.consumers:
-            if isinstance(to, datetime):
-                commands[about] = Seek(name, timestamp_ms=int(to.timestamp() * 1000))
+            if isinstance(to, int):
+                commands[about] = Seek(name, timestamp_ms=to)
             elif isinstance(to, Position):
                 commands[about] = Seek(name, to)
             elif max(to.partition, 0) == about.partition:

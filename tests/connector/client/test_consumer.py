@@ -359,6 +359,8 @@ def test_a_seek_goes_behind_a_message_or_to_it_or_to_a_time(
         (ids[1], [b"c", b"d", b"e"]),
         (ids[3], [b"e"]),
         (times[2], [b"c", b"d", b"e"]),
+        (-(10**20), [b"a", b"b", b"c", b"d", b"e"]),
+        (10**20, []),
         (pulsar.MessageId.latest, []),
     ):
         consumer.seek(to)
