@@ -100,6 +100,8 @@ SETTINGS: Final = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # else one that was killed while it wrote its first offset never begins again
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
 }
 
 _setting = threading.Lock()
