@@ -82,7 +82,7 @@ def milliseconds_of(delay: Delay) -> int:
             return _within(round(delay.total_seconds() * 1000), 0, MOST_DURATION_MS)
         if isinstance(delay, str):
             return parse_duration_ms(delay)
-        return _within(int(round(delay)), 0, MOST_DURATION_MS)
+        return _within(round(delay), 0, MOST_DURATION_MS)
     except (ValueError, TypeError, OverflowError):
         raise InvalidOptionError(
             f"A delay can't be {delay!r}: it is a timedelta, a number of milliseconds, or a text "
