@@ -56,7 +56,8 @@ class RetryLater(Exception):  # noqa: N818 - raised to say so, and no error
         """`properties` are added to those of the message. TypeError if one is no text."""
         self.delay_ms = milliseconds_of(delay)
         self.properties = dict(properties or {})
-        for name, text in self.properties.items():
+        given: Mapping[Any, Any] = self.properties
+        for name, text in given.items():
             if not (isinstance(name, str) and isinstance(text, str)):
                 raise TypeError(f"Property {name!r} is {text!r}: names and values are texts.")
         super().__init__(f"retry in {self.delay_ms} ms")

@@ -19,6 +19,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
     InvalidOptionError,
+    InvalidTopicNameError,
     MessageNotFoundError,
     TopicInUseError,
     TopicTerminatedError,
@@ -190,6 +191,20 @@ def test_subscriptions_are_made_named_and_deleted(
     assert admin.subscriptions.list("t") == ["c"]
     with pytest.raises(BrokerRefusedError, match="SubscriptionNotFound"):
         admin.subscriptions.delete("t", "b")
+
+
+@pytest.mark.parametrize("name", ["\ud800", " "])
+def test_a_subscription_that_nobody_can_have_is_refused_by_every_command(
+    admin: Admin, name: str
+) -> None:
+    for ask in (
+        lambda: admin.subscriptions.create("t", name),
+        lambda: admin.subscriptions.delete("t", name),
+        lambda: admin.subscriptions.clear_backlog("t", name),
+        lambda: admin.subscriptions.reset_cursor("t", name, "earliest"),
+    ):
+        with pytest.raises(InvalidTopicNameError, match="(?i)subscription name"):
+            ask()
 
 
 def test_messages_are_looked_at_one_by_one(

@@ -309,7 +309,7 @@ def test_what_is_rejected_becomes_a_dead_letter_at_once() -> None:
         (lambda: pulsar_spark.Reject("\ud800"), "DeadLetter", r"\ud800"),
         (lambda: pulsar_spark.Reject(KeyError("k")), "DeadLetter", "KeyError: 'k'"),
         (lambda: RetryLater(10**20), "Negative", "InvalidOptionError: "),
-        (lambda: RetryLater(float("nan")), "Negative", "InvalidOptionError: "),
+        (lambda: RetryLater(float("nan")), "Negative", "InvalidOptionError: "),  # type: ignore[arg-type]
         (lambda: RetryLater(1, {"tries": 1}), "Negative", "TypeError: Property 'tries' is 1"),  # type: ignore[dict-item]
         (lambda: RetryLater(1, {"\ud800": "\ud800"}), "ReconsumeLater", None),
     ],
