@@ -203,7 +203,7 @@ def test_a_subscription_that_nobody_can_have_is_refused_by_every_command(
         lambda: admin.subscriptions.clear_backlog("t", name),
         lambda: admin.subscriptions.reset_cursor("t", name, "earliest"),
     ):
-        with pytest.raises(InvalidTopicNameError, match="(?i)subscription name"):
+        with pytest.raises(InvalidTopicNameError, match="ubscription name"):
             ask()
 
 
