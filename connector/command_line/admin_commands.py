@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.admin.messages import StoredMessage
+from pulsar_spark.connector.admin.topics import DOMAINS
 from pulsar_spark.connector.command_line.noun import (
     Argument,
     Noun,
@@ -35,6 +36,10 @@ _SHOWN: Final = ("key", "ordering_key", "producer_name", "sequence_id", "propert
                  "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 JSON: Final = argument("--json", action="store_true", help="print the answer as JSON")
 FORCE: Final = partial(argument, "-f", "--force", action="store_true")
+SYSTEM_TOO: Final = argument(
+    "-ist", "--include-system-topics", "--include-system-topic", action="store_true",
+    help="also those that Pulsarlite makes and writes itself, such as __commands",
+)  # fmt: skip
 _SUBSCRIPTION: Final = argument(
     "-s", "--subscription", required=True, metavar="NAME", help="the subscription's name"
 )
@@ -86,6 +91,12 @@ def printed(arguments: Namespace, answer: Any, said: str | list[str]) -> Iterato
         yield from [said] if isinstance(said, str) else said
 
 
+def domains_of(word: str | None) -> Sequence[str]:
+    """What pulsar-admin's word means, such as `non_persistent`; all by any other, or without."""
+    meant = str(word).lower().replace("_", "-")
+    return (meant,) if meant in DOMAINS else DOMAINS
+
+
 def full(name: str) -> str:
     """The topic's full name."""
     return str(TopicName.parse(name))
@@ -95,7 +106,8 @@ def full(name: str) -> str:
 
 
 def _create(admin: Admin, given: Namespace) -> Answer:
-    admin.topics.create(given.name, given.partitions)
+    properties = pairs("--metadata", given.metadata)
+    admin.topics.create(given.name, given.partitions, properties=properties)
     answer = {"topic": full(given.name), "partitions": given.partitions}
     return answer, f"Created {full(given.name)}, partitions: {given.partitions}"
 
@@ -309,19 +321,34 @@ _COUNT = partial(argument, "-n", "--count", type=_at_least_one, metavar="N")
 ABOUT_TOPICS: Final = (
     AdminCommand(
         "create", "Create a topic. Pulsar: create, create-partitioned-topic.",
-        (argument("-p", "--partitions", type=int, default=1, help="default: %(default)s"),),
+        (
+            argument("-p", "--partitions", type=int, default=1, help="default: %(default)s"),
+            argument(
+                "-m", "--metadata", action="append", default=[], metavar="NAME=VALUE",
+                help="a property; as often as there are properties",
+            ),
+        ),
         _create, ("create-partitioned-topic",),
     ),
     AdminCommand(
         "update", "Give a topic more partitions. Pulsar: update-partitioned-topic.",
-        (argument("-p", "--partitions", type=int, required=True, help="from now on"),),
+        (
+            argument("-p", "--partitions", type=int, required=True, help="from now on"),
+            FORCE(help="has no effect: nothing is to be forced"),
+        ),
         _update, ("update-partitioned-topic",),
     ),
     AdminCommand(
         "delete",
         "Delete a topic with all its messages. Pulsar: delete, delete-partitioned-topic. One that "
         "is made again under its name is another: nobody who knew the old one reaches it.",
-        (FORCE(help="also if it has subscriptions or producers, which then fail"),),
+        (
+            FORCE(help="also if it has subscriptions or producers, which then fail"),
+            argument(
+                "-d", "--deleteSchema", action="store_true",
+                help="has no effect: its schemas go with it",
+            ),
+        ),
         _delete, ("delete-partitioned-topic",),
     ),
     AdminCommand(
@@ -452,7 +479,14 @@ ABOUT_TOPICS: Final = (
     ),
     AdminCommand(
         "expire-messages", "Acknowledge old messages for a subscription. Pulsar: expire-messages.",
-        (_SUBSCRIPTION, one_of(_AGE, _POSITION)), _expire,
+        (
+            _SUBSCRIPTION, one_of(_AGE, _POSITION),
+            argument(
+                "-e", "--exclude-reset-position", action="store_true",
+                help="has no effect: the message of --position always goes too",
+            ),
+        ),
+        _expire,
     ),
     AdminCommand(
         "expire-messages-all-subscriptions",

@@ -62,7 +62,8 @@ _MERGES: Final[dict[str, Merge]] = {
     **dict.fromkeys(
         (
             "oldestBacklogMessageAgeSeconds", "lastPublishTimeStamp", "lastConsumedTimestamp",
-            "lastAckedTimestamp", "lastMarkDeleteAdvancedTimestamp", "breakerFailedTrials",
+            "lastAckedTimestamp", "lastExpireTimestamp", "lastMarkDeleteAdvancedTimestamp",
+            "breakerFailedTrials",
         ),
         max,
     ),

@@ -119,6 +119,31 @@ def test_a_truncated_topic_is_empty_and_its_ids_go_on(
     assert backlog(admin) == 0
 
 
+def test_what_a_subscription_has_not_acknowledged_is_trimmed_by_force_alone(
+    admin: Admin, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send(root, "t", "ab")
+    admin.subscriptions.create("t", "s", "earliest")
+    trim = ("trim", "t", "--before", "1")
+    refused = said(capsys, *trim)
+    assert "[TOPIC_IN_USE] Subscriptions s of persistent://public/default/t" in refused
+    assert "--force" in refused
+    admin.subscriptions.skip("t", "s", 10)
+    assert answer(capsys, *trim)["messages"] == 10, "they were acknowledged"
+    assert answer(capsys, "trim", "t", "--before", "2", "--force")["messages"] == 2
+
+
+def test_the_backlogs_of_a_namespace_are_cleared_by_force_alone(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.subscriptions.create("t", "s", "earliest")
+    with pytest.raises(TopicInUseError, match="such as by s on persistent://public/default/t"):
+        admin.namespaces.clear_backlog("public/default")
+    assert main(["namespaces", "clear-backlog", "public/default", "-force"]) == 0
+    assert (backlog(admin), main(["namespaces", "clear-backlog", "public/default"])) == (0, 0)
+    capsys.readouterr()
+
+
 def test_the_oldest_messages_are_skipped(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     admin.subscriptions.create("t", "s", "earliest")
     said(capsys, "skip", "t", "-s", "s", "-n", "3")

@@ -47,6 +47,27 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(said(capsys, *arguments, "--json"))
 
 
+def test_topics_are_made_with_properties_and_listed_by_domain_and_with_those_of_the_system(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, "topics", "create", "a", "-m", "team=x", "--metadata", "since=2026")
+    assert admin.topics.get_properties("a") == {"team": "x", "since": "2026"}
+    assert "--metadata team: it takes NAME=VALUE" in said(
+        capsys, "topics", "create", "b", "-m", "team"
+    )
+    admin.topics.create("non-persistent://public/default/n")
+    names = {
+        "persistent": ["persistent://public/default/a"],
+        "non_persistent": ["non-persistent://public/default/n"],
+    }
+    for domain, found in names.items():
+        assert answer(capsys, "topics", "list", "public/default", "-td", domain) == found
+        assert answer(capsys, "namespaces", "topics", "public/default", "-m", domain) == found
+    system = answer(capsys, "namespaces", "topics", "pulsar/system", "--include-system-topic")
+    assert system == answer(capsys, "topics", "list", "pulsar/system", "--include-system-topic")
+    assert answer(capsys, "namespaces", "topics", "pulsar/system") == []
+
+
 def test_a_full_namespace_takes_no_more_topics_and_says_how_it_would(
     place: Place, admin: Admin, capsys: pytest.CaptureFixture[str]
 ) -> None:
