@@ -60,7 +60,11 @@ class Namespaces:
     def topics(
         self, namespace: str, *, system: bool = False, domains: Sequence[str] = DOMAINS
     ) -> Sequence[str]:
-        """The full names of its topics; `system`: also of those that Pulsarlite writes itself."""
+        """The full names of its topics; `system`: also of those that Pulsarlite writes itself.
+
+        NamespaceNotFoundError if there is no such namespace.
+        """
+        self._there(namespace)
         return self._topics.list(namespace, system=system, domains=domains)
 
     def create(self, namespace: str) -> None:

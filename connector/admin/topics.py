@@ -18,7 +18,7 @@ from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, sweep_deleted
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import check_room
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root, partitions_of
 from pulsar_spark.errors import (
     BrokerRefusedError,
     InvalidOptionError,
@@ -261,13 +261,7 @@ class Topics:
         """(the topic, its partitions: all, or the one that the name has)."""
         name = TopicName.parse(topic)
         ledger = self._root.open(name)
-        there = range(ledger.state.partitions)
-        if name.partition_index not in (-1, *there):
-            raise InvalidOptionError(
-                f"{ledger.topic} has {len(there)} partitions, numbered from 0: there is no "
-                f"partition {name.partition_index}."
-            )
-        return ledger, [name.partition_index] if name.is_partition else there
+        return ledger, partitions_of(ledger, name)
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -20,12 +20,15 @@ from pulsar_spark.connector.command_line.noun import (
     Argument,
     Noun,
     argument,
+    at_least,
     one_of,
     pairs,
     parsed,
 )
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.options.option_values import DURATION, TIME
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options import policy_units
+from pulsar_spark.options.option_values import TIME
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import TopicName
 
@@ -50,6 +53,8 @@ _AGE: Final = argument(
 _POSITION: Final = argument(
     "-p", "--position", metavar="ID", help="up to this message, and that too: LEDGER:ENTRY"
 )
+
+_AGO: Final = policy_units.time(0)
 
 Answer = tuple[Any, "str | list[str]"]
 """(what JSON has, what a person reads)."""
@@ -260,7 +265,7 @@ def _unsubscribe(admin: Admin, given: Namespace) -> Answer:
 def _reset_cursor(admin: Admin, given: Namespace) -> Answer:
     time_ms = None
     if given.time is not None:
-        time_ms = admin.now_ms() - parsed("--time", given.time, DURATION)
+        time_ms = admin.now_ms() - _ago_ms("--time", given.time)
     admin.subscriptions.reset_cursor(
         given.name, given.subscription, given.messageId, timestamp_ms=time_ms, exclude=given.exclude
     )
@@ -294,8 +299,15 @@ def _expire_all(admin: Admin, given: Namespace) -> Answer:
 
 
 def _age_ms(given: Namespace) -> int:
-    text = f"{given.age}s" if given.age.isdecimal() else given.age
-    return int(parsed("--expireTime", text, DURATION))
+    return _ago_ms("--expireTime", given.age)
+
+
+def _ago_ms(flag: str, text: str) -> int:
+    """As pulsar-admin reads it: a number alone is seconds."""
+    try:
+        return int(_AGO.stored(text))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidOptionError(f"{flag} {text}: it takes {_AGO.expects}.") from None
 
 
 def _who(given: Namespace) -> dict[str, str]:
@@ -306,17 +318,11 @@ def _named(given: Namespace) -> str:
     return f"{given.subscription} on {full(given.name)}"
 
 
-def _at_least_one(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError(text)
-    return value
-
-
 _AT = argument(
     "-m", "--messageId", default="latest", metavar="ID",
     help="where it begins: latest (the default), earliest, or LEDGER:ENTRY:PARTITION",
 )  # fmt: skip
-_COUNT = partial(argument, "-n", "--count", type=_at_least_one, metavar="N")
+_COUNT = partial(argument, "-n", "--count", type=at_least(1), metavar="N")
 
 ABOUT_TOPICS: Final = (
     AdminCommand(
@@ -422,7 +428,7 @@ ABOUT_TOPICS: Final = (
                 help="from which end; default: %(default)s",
             ),
             argument(
-                "-m", "--messagePosition", type=_at_least_one, default=1, metavar="N",
+                "-m", "--messagePosition", type=at_least(1), default=1, metavar="N",
                 help="1 is the first from there; default: %(default)s",
             ),
         ),

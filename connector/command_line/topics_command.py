@@ -48,7 +48,7 @@ from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, delete_te
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.policies import enforces_schemas, schema_policies
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root, partitions_of
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError, VerificationError
 from pulsar_spark.options.option_values import DURATION, TIME
 from pulsar_spark.positions.message_id import MessageId
@@ -162,14 +162,8 @@ def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
         raise InvalidOptionError(f"--count {arguments.count}: it takes a number, 1 or more.")
     topic = TopicName.parse(arguments.name)
     ledger = root.open(topic)
-    partitions = range(ledger.state.partitions)
-    if topic.partition_index not in (-1, *partitions):
-        raise InvalidOptionError(
-            f"{ledger.topic} has {len(partitions)} partitions, numbered from 0: there is no "
-            f"partition {topic.partition_index}."
-        )
     read = newest if arguments.last else oldest
-    for partition in [topic.partition_index] if topic.is_partition else partitions:
+    for partition in partitions_of(ledger, topic):
         found = read(ledger, partition, arguments.count)
         if arguments.json:
             yield from (json.dumps(each.to_json_value()) for each in found)

@@ -15,6 +15,7 @@ from pulsar_spark import pulsar
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.command_line.command_line import main
+from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
@@ -123,6 +124,7 @@ def test_what_a_subscription_has_not_acknowledged_is_trimmed_by_force_alone(
     admin: Admin, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send(root, "t", "ab")
+    Policies("t", service_url=str(root)).set(retention_time=-1, retention_size=-1)
     admin.subscriptions.create("t", "s", "earliest")
     trim = ("trim", "t", "--before", "1")
     refused = said(capsys, *trim)
