@@ -12,7 +12,7 @@ can't step or its log can't be read: the others go on, its commands are kept, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -167,26 +167,14 @@ class BrokerSource:
             before.apply(begun)
         return BatchInput(self._root, before.difference(ended))
 
-    def rests_until_ms(self) -> int | None:
-        """The instant of the next look, if nobody says or publishes anything before; None is never.
-
-        Time until then counts in full for leases: it is no pause of the watcher.
-        """
-        offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
-        instants = list(self.due_ms())
-        look_s = self._leases.look_by_s(self._stepped.leases)
-        if look_s < inf:
-            instants.append(ceil(look_s * 1000 + offset_ms))
-        at_ms = min(instants, default=None)
-        self._leases.rest_until(inf if at_ms is None else (at_ms - offset_ms) / 1000)
-        return at_ms
-
-    def due_ms(self) -> Iterator[int]:
-        """The instants at which something falls due, whoever lives or dies."""
+    def next_due_s(self) -> float:
+        """Seconds until something falls due, whoever lives or dies; inf if nothing does."""
+        now_ms = self._clock.wall_ms()
+        offset_ms = now_ms - self._clock.monotonic_s() * 1000
+        instants = [ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values()]
         if (first_ms := self._stepped.first_due_ms()) is not None:
-            yield first_ms
-        offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
-        yield from (ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values())
+            instants.append(first_ms)
+        return (min(instants, default=inf) - now_ms) / 1000
 
     # -- inside --------------------------------------------------------------------------------
 

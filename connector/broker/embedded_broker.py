@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from itertools import groupby
-from math import inf
 from operator import attrgetter
 from typing import Final
 
@@ -117,13 +116,9 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         """Whether the next turn may find something new in the logs; cheap, and may err."""
         return self._source.has_news()
 
-    def next_due_ms(self) -> int | None:
-        """The instant of the next possible work, if nobody says or publishes anything before."""
-        return self._source.rests_until_ms()
-
     def next_due_s(self) -> float:
         """Seconds until something falls due, whoever lives or dies; inf if nothing does."""
-        return (min(self._source.due_ms(), default=inf) - self.root.clock.wall_ms()) / 1000
+        return self._source.next_due_s()
 
     def pending(self) -> Iterator[tuple[float, str]]:
         """(seconds, what falls due then), of each subscription the first of a kind."""

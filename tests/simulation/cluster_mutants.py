@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -103,9 +102,13 @@ def counts_pauses_in_full(patch: Any) -> None:
     """Who stood still along with the broker is given up."""
     original = LeaseWatch.lapsed
 
-    def lapsed(self: LeaseWatch, *given: Any) -> list[str]:
-        self.rests_until_s = math.inf
-        return original(self, *given)
+    def lapsed(self: LeaseWatch, signs: Any, lease_ms: Any) -> list[str]:
+        paused_s = self._clock.monotonic_s() - self._looked_s
+        self._quiet = {
+            path: (sign, quiet_s + max(paused_s - lease_ms(path) / 2000, 0.0))
+            for path, (sign, quiet_s) in self._quiet.items()
+        }
+        return original(self, signs, lease_ms)
 
     patch.setattr(LeaseWatch, "lapsed", lapsed)
 
