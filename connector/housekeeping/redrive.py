@@ -34,7 +34,7 @@ from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import Progress, unseen
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.views.dead_letters import letters_of
 from pulsar_spark.errors import (
     DataLossError,
@@ -47,7 +47,7 @@ from pulsar_spark.errors import (
     TopicTerminatedError,
 )
 from pulsar_spark.hosting.broker_format import from_shards
-from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.options.options import Options
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
@@ -178,10 +178,7 @@ def redrive(
     TopicNotFoundError, InvalidOptionError; BrokerAbsentError; InvalidTxnStatusError if a newer
     redrive has taken over. Letters whose topic is gone, or refuses them, stay and are counted.
     """
-    given = {f"storage.{name}": value for name, value in (storage or {}).items()}
-    if service_url is not None:
-        given["serviceUrl"] = service_url
-    root = Root.of(options_of({**given, "topic": topic}, Scope.BATCH_READ))
+    root = Root.at(service_url, storage)
     ids = tuple(MessageId.parse(each) if isinstance(each, str) else each for each in message_ids)
     name = None if origin_topic is None else str(TopicName.parse(origin_topic))
     wanted = Wanted(name, buried_by, reason, error, key, dict(properties or {}), since, until, ids)

@@ -20,7 +20,7 @@ from pulsar_spark.connector.notebooks.drawing import ACKNOWLEDGED, HELD, UNREAD,
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError, ServerError
 from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.options.option_values import Delay, milliseconds_of
@@ -313,8 +313,7 @@ def redeliver_unacknowledged_messages(
     BrokerAbsentError if no broker answers in time. Follows Pulsar's
     `Consumer.redeliverUnacknowledgedMessages`.
     """
-    given = {f"storage.{key}": each for key, each in (storage or {}).items()}
-    root = Root.of(options_of(given | ({"serviceUrl": service_url} if service_url else {})))
+    root = Root.at(service_url, storage)
     name = TopicName.parse(topic)
     known = subscriptions(root, root.open(name).topic)
     found = [each for each in known if each.name == subscription]
