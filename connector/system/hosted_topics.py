@@ -19,6 +19,7 @@ from pulsar_spark.connector.system.broker_offset import (
     SHARD_PREFIX,
     Aside,
     BrokerOffset,
+    PartitionBatch,
 )
 from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -50,18 +51,20 @@ class HostedTopics:
         self.said = offset
         self.batch = offset = self.difference(offset)
         at = ledger_id if offset.dispatched is None else offset.dispatched
-        for about, (_, number) in offset.hosted.items():
-            self._host(about, number, at)
-        for about in offset.gone:
-            self._leave(about)
-        for about in offset.renewed:
-            if about in self._since:
+        for about, part in offset.parts.items():
+            if part.heard is not None:
+                self._host(about, part.heard[1], at)
+        for about, part in offset.parts.items():
+            if part.is_gone:
+                self._leave(about)
+            if part.is_renewed and about in self._since:
                 self._since[about] = at
                 self._since.move_to_end(about)
+            if part.aside is not None:
+                self.aside[about] = part.aside
+            elif part.again is not None:
+                self.aside.pop(about, None)
         self.partitions |= offset.partitions
-        for about in offset.again:
-            self.aside.pop(about, None)
-        self.aside |= offset.aside
         self.policies |= offset.policies
         for name in offset.changed:
             if not self.policies[name]:
@@ -71,12 +74,14 @@ class HostedTopics:
         """The batch that leads from here to an offset that is whole; any other is one already."""
         if not offset.is_whole:
             return offset
-        numbers = {about: number for about, (_, number) in offset.hosted.items()}
-        again = {
-            about: each
-            for about, each in self.aside.items()
-            if about in numbers and about not in offset.aside
-        }
+        parts = {about: PartitionBatch(is_gone=True) for about in self.commits}
+        for about, part in offset.parts.items():
+            parts[about] = replace(
+                part,
+                heard=part.heard and (self.commits.get(about, NO_COMMIT), part.heard[1]),
+                again=self.aside.get(about) if part.aside is None else None,
+                is_kept=part.aside is not None and about in self.aside,
+            )
         changed = {
             name
             for name in self.policies.keys() | offset.policies.keys()
@@ -85,13 +90,7 @@ class HostedTopics:
         return replace(
             offset,
             commands=(self.batch.commands[1], offset.commands[1]),
-            hosted={
-                about: (self.commits.get(about, NO_COMMIT), number)
-                for about, number in numbers.items()
-            },
-            again=again,
-            kept=tuple(each for each in offset.aside if each in self.aside),
-            gone=tuple(sorted(self.commits.keys() - numbers.keys())),
+            parts=parts,
             policies={name: offset.policies.get(name, {}) for name in {*offset.policies, *changed}},
             changed=tuple(sorted(changed)),
             is_whole=False,
