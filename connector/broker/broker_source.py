@@ -221,7 +221,7 @@ class BrokerSource:
         for stored in told if stop else ():
             record = stored.record
             if record.subscription == OFFSET_RECORD:
-                self._topics.apply(BrokerOffset.from_json(record.data), stored.ledger_id)
+                self._topics.hear(stored)
             elif record.subscription == ASIDE_RECORD:
                 failed.append((stored.ledger_id, record))
             elif record.data.startswith(b'{"$":"Stepped",'):

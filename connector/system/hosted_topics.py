@@ -8,7 +8,7 @@ costs nothing to keep up, and a batch's offset need not say what there is.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -21,8 +21,15 @@ from pulsar_spark.connector.system.broker_offset import (
     BrokerOffset,
     PartitionBatch,
 )
-from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
+from pulsar_spark.connector.system.system_topics import (
+    DISPATCH,
+    Record,
+    StoredRecord,
+    SystemTopic,
+)
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.hosting.broker_format import from_shards
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 
@@ -45,6 +52,10 @@ class HostedTopics:
         """What namespaces say, where they say anything."""
         self._since: OrderedDict[TopicPartition, int] = OrderedDict()
         """The ledger of `__dispatch` from which on all of its state is there; the oldest first."""
+
+    def hear(self, stored: StoredRecord) -> None:
+        """Take in the next batch's offset, from its record."""
+        self.apply(BrokerOffset.from_json(stored.record.data), stored.ledger_id)
 
     def apply(self, offset: BrokerOffset, ledger_id: int = 0) -> None:
         """Take in the next batch's offset, and in which ledger it lies, where it doesn't say."""
@@ -141,7 +152,7 @@ class FollowedTopics(HostedTopics):
         stop = self._dispatch.refresh()
         if stop > self._read:
             for stored in read_offsets(self._dispatch, self._read, stop):
-                self.apply(BrokerOffset.from_json(stored.record.data), stored.ledger_id)
+                self.hear(stored)
             self._read = stop
 
 
@@ -154,7 +165,7 @@ def hosted_topics(dispatch: SystemTopic, stop_ledger: int) -> HostedTopics:
     """What was hosted after the last batch before that ledger."""
     topics = HostedTopics()
     for stored in read_offsets(dispatch, 0, stop_ledger):
-        topics.apply(BrokerOffset.from_json(stored.record.data), stored.ledger_id)
+        topics.hear(stored)
     return topics
 
 
@@ -165,14 +176,29 @@ def last_shards(
     topics = HostedTopics()
     brokers: dict[TopicPartition, dict[str, bytes]] = {}
     kept = (OFFSET_RECORD, SHARD_PREFIX)
-    for stored in dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith(kept)):
-        about, name, data = stored.record.about, stored.record.subscription, stored.record.data
-        if name == OFFSET_RECORD:
-            topics.apply(BrokerOffset.from_json(data), stored.ledger_id)
-            continue
-        shards = brokers.setdefault(about, {})
-        if data:
-            shards[name.removeprefix(SHARD_PREFIX)] = data
+    told = dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith(kept))
+    for stored in told if stop_ledger else ():
+        if stored.record.subscription == OFFSET_RECORD:
+            topics.hear(stored)
         else:
-            shards.pop(name.removeprefix(SHARD_PREFIX), None)
+            put_shard(brokers.setdefault(stored.record.about, {}), stored.record)
     return topics, {about: shards for about, shards in brokers.items() if shards}
+
+
+def put_shard(shards: dict[str, bytes], record: Record) -> None:
+    """Take in what a record says of a broker's shards: one is new, or gone."""
+    key = record.subscription.removeprefix(SHARD_PREFIX)
+    if record.data:
+        shards[key] = record.data
+    else:
+        shards.pop(key, None)
+
+
+def hosted_states(
+    root: Root, wanted: Callable[[TopicPartition], bool]
+) -> dict[TopicPartition, BrokerState]:
+    """What each broker knows, as of its last step; without the columns of its ledgers."""
+    dispatch = SystemTopic(root, DISPATCH)
+    brokers = last_shards(dispatch, dispatch.refresh())[1]
+    chosen = ((about, shards) for about, shards in sorted(brokers.items()) if wanted(about))
+    return {about: from_shards(shards, columns=False) for about, shards in chosen}

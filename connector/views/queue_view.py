@@ -41,8 +41,8 @@ from pulsar_spark.connector.views.recent_deliveries import RecentDeliveries
 from pulsar_spark.connector.views.view_columns import MESSAGE, TIME, VIEWS, View
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicPartition
@@ -268,8 +268,7 @@ class _Plan:
                 partitions = {**self._partitions_with_letters(), **partitions}
             for about in partitions:
                 there, hidden = self._published(about, as_of_log=view == "dead-letters")
-                last = there[-1].last if len(there) else EARLIEST
-                messages = PositionSet.between(there, EARLIEST, last).difference(hidden)
+                messages = Cursor().unread(there).difference(hidden)
                 yield MessageSet(about, [((), messages)], {each.ledger_id: each for each in there})
 
     def _partitions_with_letters(self) -> Partitions:
