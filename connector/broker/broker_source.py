@@ -25,6 +25,7 @@ from pulsar_spark.connector.broker.planned_batch import PlannedBatch
 from pulsar_spark.connector.broker.stepped_brokers import SteppedBrokers
 from pulsar_spark.connector.broker.watched_leases import WatchedLeases
 from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.system.broker_offset import (
     NO_COMMIT,
     OFFSET_RECORD,
@@ -128,25 +129,11 @@ class BrokerSource:
         return [self._news, self._commands, *own, *busy]
 
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        busy = [self._logs[each].log_folder for each in list(self._busy) if each in self._logs]
-        return [*self._commands.log_folders, *self._news.folders, *busy]
-
-    def has_news(self) -> bool:
-        """Whether `look` may find that somebody spoke or published; cheap, and may err.
-
-        For any thread.
-        """
-        logs = ((each, self._logs.get(each)) for each in list(self._busy))
-        return (
-            self._commands.has_news(self._commands_read)
-            or self._news.has_changed()
-            or any(
-                log is not None and log.is_behind(self._seen.get(each, NO_COMMIT))
-                for each, log in logs
-            )
-        )
+    def watched(self) -> list[Watched]:
+        """Where that appears for which `look` looks: what others say and publish."""
+        logs = ((self._logs.get(each), self._seen.get(each, NO_COMMIT)) for each in [*self._busy])
+        busy = [Watched(log.log_folder, partial(log.is_behind, at)) for log, at in logs if log]
+        return [*self._commands.watched(self._commands_read), *self._news.watched, *busy]
 
     def hosted(self, begun: BrokerOffset) -> HostedTopics:
         """What is hosted behind the last batch that is done, `begun`."""

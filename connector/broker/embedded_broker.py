@@ -24,6 +24,7 @@ from pulsar_spark.connector.broker.broker_sink import (
 )
 from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.system.broker_offset import BrokerOffset, stale_checkpoint
 from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
@@ -108,13 +109,9 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         return self._source.hosted(self.offset)
 
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self._source.log_folders
-
-    def has_news(self) -> bool:
-        """Whether the next turn may find something new in the logs; cheap, and may err."""
-        return self._source.has_news()
+    def watched(self) -> list[Watched]:
+        """Where that appears for which a turn looks."""
+        return self._source.watched
 
     def next_due_s(self) -> float:
         """Seconds until something falls due, whoever lives or dies; inf if nothing does."""
