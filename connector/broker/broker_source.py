@@ -432,8 +432,9 @@ class BrokerSource:
                     there = known
                     if batch.is_aside(first) and any(each not in hosted for each in new):
                         durable = self._durable_as_stored(first)
-                for each in new if durable else ():
-                    batch.create(each, durable)
+                if durable:
+                    for each in new:
+                        batch.create(each, durable)
             partitions[topic] = min(there, seen.get(topic, there))
             if partitions[topic] < state.partitions:
                 self._growing.add(topic)

@@ -187,7 +187,8 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         dispatch = SystemTopic(self.root, DISPATCH)
         stop = dispatch.refresh()
         done = dispatch.open().state.applications.get(self._id, -1) >= number
-        if not (done and end.is_whole and end.renewed):
+        is_snapshot = end.is_whole and any(part.is_renewed for part in end.parts.values())
+        if not (done and is_snapshot):
             self.brokers = _stored(dispatch, stop if end.dispatched is None else end.dispatched)
             self._run(number, start, end)
         self.brokers = _stored(dispatch, dispatch.refresh())

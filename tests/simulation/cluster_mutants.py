@@ -8,6 +8,7 @@ from typing import Any
 
 from pulsar_spark.connector.broker import broker_source
 from pulsar_spark.connector.broker.broker_source import BrokerSource
+from pulsar_spark.connector.broker.planned_batch import PlannedBatch
 from pulsar_spark.connector.subscription import subscription_reader
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.subscription.withheld import WithheldBatches
@@ -48,8 +49,7 @@ def stays_where_it_was_not_refused(patch: Any) -> None:
 
 def subscribes_nobody_to_new_partitions(patch: Any) -> None:
     """Whoever comes first says where the subscription begins there."""
-    original = BrokerSource._grown
-    patch.setattr(BrokerSource, "_grown", lambda *arguments: (original(*arguments)[0], {}))
+    patch.setattr(PlannedBatch, "create", lambda batch, about, _: batch.host(about))
 
 
 def goes_by_the_partitions_that_it_saw_itself(patch: Any) -> None:

@@ -43,6 +43,10 @@ def made(root: Root, count: int) -> None:
         root.open_or_create(TopicName.parse(f"t{number}"), 1)
 
 
+def has_news(source: SubscribedTopics | EmbeddedBroker) -> bool:
+    return any(each.has_news() for each in source.watched)
+
+
 @contextmanager
 def nobody_announces() -> Iterator[None]:
     """As writers of older versions."""
@@ -65,10 +69,6 @@ def asked() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("name", [NAMES[7], LONG, "persistent://a/b/c+d~e%2F"])
-def has_news(source: SubscribedTopics | EmbeddedBroker) -> bool:
-    return any(each.has_news() for each in source.watched)
-
-
 def test_a_topic_is_busy_for_a_minute_after_the_last_commit(
     place: Root, clock: ManualClock, name: str
 ) -> None:
