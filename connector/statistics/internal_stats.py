@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.system.hosted_topics import hosted_states
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root, partitions_of
 from pulsar_spark.connector.views import state_rows
 from pulsar_spark.connector.views.message_sets import unread
 from pulsar_spark.positions.ledger_info import LedgerInfo
@@ -87,7 +87,7 @@ CURSOR: Final = (
 def internal_stats(root: Root, name: TopicName) -> Stats:
     """What `topics stats-internal` has of one partition. TopicNotFoundError if it is not there."""
     log = root.open(name.partitioned_topic)
-    return _partition(log, max(name.partition_index, 0), _states(root, log))
+    return _partition(log, partitions_of(log, name)[0], _states(root, log))
 
 
 def partitioned_internal_stats(root: Root, name: TopicName) -> Stats:

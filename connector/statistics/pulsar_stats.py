@@ -62,7 +62,8 @@ _MERGES: Final[dict[str, Merge]] = {
     **dict.fromkeys(
         (
             "oldestBacklogMessageAgeSeconds", "lastPublishTimeStamp", "lastConsumedTimestamp",
-            "lastAckedTimestamp", "lastMarkDeleteAdvancedTimestamp", "breakerFailedTrials",
+            "lastAckedTimestamp", "lastExpireTimestamp", "lastMarkDeleteAdvancedTimestamp",
+            "breakerFailedTrials",
         ),
         max,
     ),
@@ -147,10 +148,7 @@ def stats_by_partition(root: Root) -> dict[TopicPartition, Stats]:
 
 
 def _found(root: Root, name: TopicName) -> dict[TopicPartition, Stats]:
-    found = _rows(root, {"topic": name.partitioned_topic_name})
-    if not name.is_partition:
-        return found
-    return {each: stats for each, stats in found.items() if each.partition == name.partition_index}
+    return _rows(root, {"topic": str(name)})
 
 
 def _rows(root: Root, given: Mapping[str, str]) -> dict[TopicPartition, Stats]:
