@@ -160,6 +160,21 @@ def test_what_can_not_be_said_of_a_message_is_refused_at_once_and_harms_no_other
     consumer.close()
 
 
+@pytest.mark.parametrize("kind", pulsar.ConsumerType)
+def test_who_waits_goes_on_behind_what_an_administrator_has_truncated(
+    pulsarlite: Place, kind: pulsar.ConsumerType
+) -> None:
+    client = pulsarlite.client
+    producer = client.create_producer("t")
+    waiting = subscribe(client, consumer_type=kind, receiver_queue_size=1)
+    for value in (b"a", b"b", b"c"):
+        producer.send(value)
+    assert waiting.receive(1000).data() == b"a"
+    Topics(pulsarlite.root).truncate("t", force=True)
+    producer.send(b"new")
+    assert waiting.receive(1000).data() == b"new"
+
+
 def test_a_topic_that_was_deleted_keeps_no_acknowledgement_of_another_back(
     pulsarlite: Place,
 ) -> None:
