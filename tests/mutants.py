@@ -195,7 +195,8 @@ def spreads_keys(patch: Any) -> None:
 
 @breaks(
     "ConfirmedIsDurable",
-    "connector/topic_log/test_non_persistent.py::test_nothing_of_it_waits_for_the_disk",
+    "connector/storage/test_stores.py"
+    "::test_what_is_confirmed_is_on_the_disk_data_before_log_and_file_before_folder",
 )
 def syncs_nothing(patch: Any) -> None:
     patch.setattr(local_store, "_is_durable", lambda _: False)

@@ -207,7 +207,7 @@ def _pending(state: BrokerState | None) -> Iterator[tuple[int, str]]:
         return
     at_ms = state.delayed.next_delivery_time_ms(state.policies.delayed_delivery_tick_ms)
     if at_ms is not None:
-        yield at_ms, "a delayed message"
+        yield at_ms - state.policies.delayed_delivery_ahead_ms, "a delayed message"
     for name, subscription in state.subscriptions.items():
         if subscription.waiting:
             yield min(subscription.waiting), f"redelivery to {name}"

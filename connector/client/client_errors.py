@@ -145,6 +145,7 @@ _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
     (errors.InvalidTopicNameError, InvalidTopicName),
     (errors.InvalidOptionError, InvalidConfiguration),
     (errors.MessageTooBigError, MessageTooBig),
+    (errors.DeliveryDelayTooLongError, NotAllowedError),
     (errors.InvalidMessageError, InvalidMessage),
     (errors.IncompatibleSchemaError, IncompatibleSchema),
     (errors.InvalidSchemaDataError, IncompatibleSchema),

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root, partitions_of
 from pulsar_spark.connector.views import state_rows
 from pulsar_spark.connector.views.message_sets import unread
 from pulsar_spark.hosting.broker_format import from_shards
@@ -89,7 +89,7 @@ CURSOR: Final = (
 def internal_stats(root: Root, name: TopicName) -> Stats:
     """What `topics stats-internal` has of one partition. TopicNotFoundError if it is not there."""
     log = root.open(name.partitioned_topic)
-    return _partition(log, max(name.partition_index, 0), _states(root, log))
+    return _partition(log, partitions_of(log, name)[0], _states(root, log))
 
 
 def partitioned_internal_stats(root: Root, name: TopicName) -> Stats:

@@ -65,7 +65,8 @@ _MERGES: Final[dict[str, Merge]] = {
     **dict.fromkeys(
         (
             "oldestBacklogMessageAgeSeconds", "lastPublishTimeStamp", "lastConsumedTimestamp",
-            "lastAckedTimestamp", "lastMarkDeleteAdvancedTimestamp", "breakerFailedTrials",
+            "lastAckedTimestamp", "lastExpireTimestamp", "lastMarkDeleteAdvancedTimestamp",
+            "breakerFailedTrials",
         ),
         max,
     ),
@@ -162,10 +163,7 @@ def _is_readable(root: Root, name: TopicName) -> bool:
 
 
 def _found(root: Root, name: TopicName) -> dict[TopicPartition, Stats]:
-    found = _rows(root, {"topic": name.partitioned_topic_name})
-    if not name.is_partition:
-        return found
-    return {each: stats for each, stats in found.items() if each.partition == name.partition_index}
+    return _rows(root, {"topic": str(name)})
 
 
 def _rows(root: Root, given: Mapping[str, str]) -> dict[TopicPartition, Stats]:

@@ -419,7 +419,8 @@ class DeliveryTimes:
                 if times is not None:
                     delayed = delayed.add_ledger(info, times, now_ms)
             self._seen[about] = info.ledger_id
-        delayed, _ = delayed.scheduled_messages(now_ms, policies.delayed_delivery_tick_ms)
+        due_ms = now_ms + policies.delayed_delivery_ahead_ms
+        delayed, _ = delayed.scheduled_messages(due_ms, policies.delayed_delivery_tick_ms)
         trimmed = ledger.state.partition(number).trimmed_up_to.ledger_id
         delayed = delayed.without([each for each in delayed.messages.ledger_ids if each <= trimmed])
         self._delayed[about] = delayed

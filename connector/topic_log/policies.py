@@ -319,6 +319,12 @@ def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -
     return bool(_applied(ledger, topic, "deduplication")[0] if option is None else option)
 
 
+def max_delivery_delay_ms(ledger: ManagedLedger, topic: TopicName) -> int:
+    """How long after its publication a message may be delivered at the latest; 0 is no limit."""
+    waits, most_ms = _applied(ledger, topic, "delayed_delivery", "delayed_delivery_max_delay_ms")
+    return int(most_ms) if waits else 0
+
+
 def enforces_schemas(ledger: ManagedLedger, topic: TopicName) -> bool:
     """Whether a producer without a schema is refused: the topic has one, and enforces it."""
     if not ledger.state.schemas.schemas:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,6 +200,22 @@ class Root:
             for topic in self.find(domain=domain)
             if not topic.is_system and re.fullmatch(pattern, str(topic))
         ]
+
+
+def partitions_of(ledger: ManagedLedger, name: TopicName) -> Sequence[int]:
+    """The numbers of the topic's partitions: all, or the one that the name has.
+
+    TopicNotFoundError if the topic has no such partition.
+    """
+    there = range(ledger.state.partitions)
+    if not name.is_partition:
+        return there
+    if name.partition_index not in there:
+        raise TopicNotFoundError(
+            f"Topic {ledger.topic} has {len(there)} partitions, numbered from 0: there is no "
+            f"partition {name.partition_index}. Name another, or the whole topic."
+        )
+    return [name.partition_index]
 
 
 def _topic_in(folder: str) -> TopicName | None:
