@@ -24,6 +24,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.telemetry import instruments, stats_recorder
@@ -222,13 +223,9 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             return True
 
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self._run.log_folders
-
-    def has_news(self) -> bool:
-        """Whether `fetch` may find something new; cheap, and may err."""
-        return self._run.has_news()
+    def watched(self) -> list[Watched]:
+        """Where that appears for which `fetch` looks."""
+        return self._run.watched
 
     def poll(self) -> None:
         """Take in the broker's news, and report; errors as of `receive`."""

@@ -27,6 +27,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.reader_run import ReaderRun
 from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
 from pulsar_spark.connector.source.start_positions import StartPosition
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
@@ -94,14 +95,10 @@ class MessageReader:
             self._offset = replace(moved, incarnations=self._run.topics.incarnations(moved))
             self._queue = deque(each for each in self._queue if each.partition not in begun)
 
-    def has_news(self) -> bool:
-        """Whether `fetch` may find something new; cheap, and may err."""
-        return self._run.topics.has_news()
-
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self._run.topics.log_folders
+    def watched(self) -> list[Watched]:
+        """Where that appears for which `fetch` looks."""
+        return self._run.topics.watched
 
     def view(self, about: TopicPartition) -> PartitionView:
         """A partition of its topic."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pulsar_spark.connector.source.micro_batch import admission
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
 from pulsar_spark.connector.topic_log.managed_ledger import Asker, looked_ahead
@@ -150,13 +151,9 @@ class ConsumerRun:
         return unheard or bool(client.backlog(about))
 
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self.topics.log_folders + self._connection.log_folders
-
-    def has_news(self) -> bool:
-        """Whether `hear` may find something; cheap, and may err."""
-        return self.topics.has_news() or self._connection.has_news()
+    def watched(self) -> list[Watched]:
+        """Where news appear, of the logs and of the broker."""
+        return self.topics.watched + self._connection.watched
 
     @property
     def _connection(self) -> SubscriptionClient:

@@ -28,7 +28,7 @@ from pulsar_spark.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from pulsar_spark.options.options import SERVICE_URL_VARIABLE, Options, Scope
+from pulsar_spark.options.options import SERVICE_URL_VARIABLE, STORAGE_PREFIX, Options, Scope
 from pulsar_spark.topic_name import (
     DEFAULT_NAMESPACE,
     NON_PERSISTENT,
@@ -51,6 +51,12 @@ def service_url_of(given: str | None) -> str | None:
     return given or os.environ.get(SERVICE_URL_VARIABLE)
 
 
+def root_options(service_url: str | None, storage: Mapping[str, str] | None) -> dict[str, str]:
+    """The options that name a root: its URL, if one is given, and the object store's options."""
+    given = {} if service_url is None else {"serviceUrl": service_url}
+    return given | {f"{STORAGE_PREFIX}{name}": value for name, value in (storage or {}).items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Root:
     """Where topics lie: a folder or an object store, and the store's options. Pickles."""
@@ -66,11 +72,15 @@ class Root:
             url = str(Path(url).expanduser().absolute())
         return Root(url, dict(options.storage))
 
+    @staticmethod
+    def at(service_url: str | None = None, storage: Mapping[str, str] | None = None) -> Root:
+        """The root of that URL, else the environment's. InvalidOptionError if it can't be one."""
+        return Root.of(options_of(root_options(service_url, storage)))
+
     @property
     def options(self) -> dict[str, str]:
         """The options that name it."""
-        storage = {f"storage.{name}": value for name, value in self.storage.items()}
-        return {"serviceUrl": self.service_url, **storage}
+        return root_options(self.service_url, self.storage)
 
     @property
     def store(self) -> ObjectStore:
