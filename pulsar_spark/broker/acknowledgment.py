@@ -82,7 +82,8 @@ def report(state: BrokerState, command: Report, out: Ready) -> None:
     for holder in holders:
         _take_rejections(holder, command)
     if was_out is not None:  # what an open grant has delivered, only reports tell
-        given = (each.messages for each in (*command.rejected, *command.reconsume_later))
+        given = [each.messages for each in command.rejected]
+        given += [each.messages for each in command.reconsume_later]
         told = PositionSet.union_of([new, subscription.out, *given])
         told = before.not_acknowledged(told).difference(was_out)
         subscription.counts = subscription.counts.plus(state.ledgers, delivered=told)
