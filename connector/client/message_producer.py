@@ -9,6 +9,7 @@ sink's (`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
 
 from __future__ import annotations
 
+import operator
 import threading
 import uuid
 from collections import defaultdict, deque
@@ -27,13 +28,13 @@ from pulsar_spark.connector.schema.schema_registration import (
 )
 from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.sink.outgoing_messages import as_messages
+from pulsar_spark.connector.sink.outgoing_messages import as_messages, check_delays
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.telemetry import instruments, stats_recorder, tracing
 from pulsar_spark.connector.telemetry.stats_recorder import ProducerStatsRecorder
 from pulsar_spark.connector.topic_log.backlog_quota import await_room
-from pulsar_spark.connector.topic_log.policies import open_or_create
+from pulsar_spark.connector.topic_log.policies import max_delivery_delay_ms, open_or_create
 from pulsar_spark.connector.topic_log.producer_connection import (
     claim_of,
     connect,
@@ -47,6 +48,7 @@ from pulsar_spark.errors import (
     ProducerHeldError,
     PulsarliteError,
     StorageError,
+    TopicNotFoundError,
 )
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.positions.cursor import Cursor
@@ -229,7 +231,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         """
         topic = None
         if partition is not None:
-            topic = f"{self.topic.partitioned_topic_name}-partition-{partition}"
+            number = self._checked_partition(partition)
+            topic = f"{self.topic.partitioned_topic_name}-partition-{number}"
         properties = tracing.with_headers(properties)
         pairs = None if properties is None else list(properties.items())
         row = (
@@ -283,7 +286,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 was_closed, self._is_closed = self._is_closed, True
             self.flush()
             if not was_closed:
-                disconnect(self._ledger, self._claim)
+                with suppress(TopicNotFoundError):  # with the topic went its producers
+                    disconnect(self._ledger, self._claim)
         if self._stats is not None:
             self._stats.close()
 
@@ -314,6 +318,16 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             for _ in range(count):
                 self._waiting_bytes -= self._waiting.popleft().size
 
+    def _checked_partition(self, partition: int) -> int:
+        """InvalidMessageError if the topic has no such: no other message is to suffer of it."""
+        with suppress(TypeError):
+            if 0 <= (number := operator.index(partition)) < self.partitions:
+                return number
+        raise InvalidMessageError(
+            f"The message_router gave partition {partition!r} for {self.topic}, which has "
+            f"{self.partitions}. It has to give a whole number, 0 or more and below that."
+        )
+
     def _is_plain(self, row: Row) -> bool:
         """Whether it can be seen at a glance that this is a message: most are such."""
         value, key, pairs, *others = row
@@ -322,7 +336,20 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             and len(value) <= self._largest
             and (key is None or _is_text(key))
             and (pairs is None or all(_is_text(each) for pair in pairs for each in pair))
-            and (others.count(None) == len(others) or _are_plain(*others))
+            and (others.count(None) == len(others) or self._are_plain(*others))
+        )
+
+    def _are_plain(
+        self, ordering_key: Any, event_time: Any, at: Any, after: Any, _topic: Any, number: Any
+    ) -> bool:
+        """Whether what few messages have needs no closer look either."""
+        is_delayed = not (at is None and after is None)
+        return (
+            (ordering_key is None or type(ordering_key) is bytes)
+            and all(each is None or _is_utc(each) for each in (event_time, at))
+            and (after is None or (at is None and _is_delay(after)))
+            and (number is None or (type(number) is int and 0 <= number < 1 << 63))
+            and not (is_delayed and max_delivery_delay_ms(self._ledger, self.topic))
         )
 
     def _check(self, row: Row) -> None:
@@ -335,7 +362,10 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 f"of {', '.join(_COLUMNS.names[:-1])}."
             ) from error
         rows = batch.drop_columns(["topic"]) if "topic" in batch.schema.names else batch
-        as_messages(rows, self.options, self.options["topic"], self._clock.wall_ms())
+        topic = self.options["topic"]
+        messages = as_messages(rows, self.options, topic, self._clock.wall_ms())
+        if "deliver_at" in messages.column_names:
+            check_delays(messages, max_delivery_delay_ms(self._ledger, self.topic), topic)
 
     def _give_up(self, chosen: Sequence[_Waiting], error: Exception) -> None:
         """End the messages that can't be published, or whose time is up, with that error."""
@@ -401,23 +431,12 @@ def _is_text(value: Any) -> bool:
     return type(value) is str and value.isascii()
 
 
-def _are_plain(
-    ordering_key: Any, event_time: Any, at: Any, after: Any, _topic: str | None, number: Any
-) -> bool:
-    """Whether what few messages have needs no closer look either."""
-    return (
-        (ordering_key is None or type(ordering_key) is bytes)
-        and all(each is None or _is_utc(each) for each in (event_time, at))
-        and (
-            after is None
-            or (at is None and type(after) is timedelta and _NO_DELAY <= after < _LONG_DELAY)
-        )
-        and (number is None or (type(number) is int and 0 <= number < 1 << 63))
-    )
-
-
 def _is_utc(value: Any) -> bool:
     return type(value) is datetime and value.tzinfo is timezone.utc
+
+
+def _is_delay(value: Any) -> bool:
+    return type(value) is timedelta and _NO_DELAY <= value < _LONG_DELAY
 
 
 def _size(row: Row) -> int:
