@@ -8,6 +8,7 @@ Takes the place of Pulsar's connections between client and broker.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -220,15 +221,17 @@ class SystemTopic:
     # -- inside --------------------------------------------------------------------------------
 
     def _remember(self, file: str, written: _Written) -> None:
-        ledger = self.open()
-        _remembered[ledger.store, join(ledger.folder, file)] = written
+        _remembered[self._key(file)] = written
         for oldest in list(_remembered)[: max(0, len(_remembered) - MOST_WRITTEN)]:
             _remembered.pop(oldest, None)
 
     def _written(self, held: LedgerInfo) -> _Written | None:
         """What this process wrote there; None if another did, or if that is long ago."""
+        return _remembered.get(self._key(held.file))
+
+    def _key(self, file: str) -> tuple[int, ObjectStore, str]:
         ledger = self.open()
-        return _remembered.get((ledger.store, join(ledger.folder, held.file)))
+        return os.getpid(), ledger.store, join(ledger.folder, file)
 
     def _unknown(self, ledgers: Iterable[LedgerInfo]) -> list[LedgerInfo]:
         """Those whose files have to be read."""
@@ -247,7 +250,7 @@ class _Written(NamedTuple):
                 yield StoredRecord(each, ledger.ledger_id, row, self.now_ms)
 
 
-_remembered: dict[tuple[ObjectStore, str], _Written] = {}
+_remembered: dict[tuple[int, ObjectStore, str], _Written] = {}
 """The last files that this process wrote: a file never changes."""
 
 
