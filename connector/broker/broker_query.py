@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
@@ -51,6 +51,7 @@ from pulsar_spark.connector.spark.worker_process import (
     leave_if_hung_up,
     spare_the_garbage_collector,
 )
+from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
 from pulsar_spark.connector.system.hosted_topics import FollowedTopics
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
@@ -135,8 +136,14 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def __init__(self, root: Root) -> None:
         self._source, self._clock = BrokerSource(root), root.clock
+        self._store = root.store
         self._look_s = 0.0
-        """When to look again."""
+        """When to look again, if there is no news before."""
+
+    @cached_property
+    def _watch(self) -> FolderWatch:
+        """Of the process that plans: it doesn't pickle."""
+        return FolderWatch(self._store)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return BrokerOffset().to_json_value()
@@ -154,7 +161,16 @@ class BrokerStreamReader(DataSourceStreamReader):
             left = deadline - clock.monotonic_s()
             if left <= 0:
                 return start
-            clock.sleep(min(max(self._look_s - clock.monotonic_s(), 0.0), left))
+            self._rest(min(max(self._look_s - clock.monotonic_s(), 0.0), left))
+
+    def _rest(self, seconds: float) -> None:
+        """Wait so long; on a local disk news ends it."""
+        if self._store.remote:
+            self._clock.sleep(seconds)
+            return
+        self._watch.rest(self._source.log_folders, seconds, self._source.has_news)
+        if self._source.has_news():
+            self._look_s = 0.0
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = map(BrokerOffset.from_json_value, (start, end))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.source.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
+from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.telemetry.stats_recorder import ConsumerStatsRecorder, let_be_heard
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.topics import Root
@@ -134,7 +136,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pause(self, news_s: float) -> None:
         now_s = self._clock.monotonic_s()
         if not self._topics.root.store.remote:
-            self._clock.sleep(pause_s(now_s - news_s, remote=False))
+            pause = pause_s(now_s - news_s, remote=False)
+            self._watch.rest(self._log_folders(), pause, self._has_news)
             return
         if now_s >= self._look_s:
             self._look_s = now_s + pause_s(now_s - news_s, remote=True)
@@ -150,6 +153,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "last": str(view.last_position),
             "oldestBacklogMessageAgeSeconds": None if age is None else max(age, 0) // 1000,
         }
+
+    @cached_property
+    def _watch(self) -> FolderWatch:
+        """Of the process that plans: it doesn't pickle."""
+        return FolderWatch(self._topics.root.store)
+
+    def _log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self._topics.log_folders
+
+    def _has_news(self) -> bool:
+        """Whether a look may find something; cheap, and may err."""
+        return self._topics.has_news()
 
     def _lag(self, view: PartitionView) -> Lag | None:
         """How far behind the query is; None while that is not known."""

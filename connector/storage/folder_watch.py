@@ -54,6 +54,13 @@ class FolderWatch(threading.local):
                 clock.sleep(min(max(step_s, (now_s - asked_s) * RESTS), end_s - now_s))
             asked_s = clock.monotonic_s()
 
+    def rest(self, folders: Iterable[str], seconds: float, until: Callable[[], bool]) -> None:
+        """As `wait`. What is true already can't be taken in yet, and is not waited for."""
+        if until():
+            self._store.clock.sleep(seconds)
+        else:
+            self.wait(folders, seconds, until)
+
     def _block(self, seconds: float) -> None:
         assert self._descriptor is not None
         names = select.poll()

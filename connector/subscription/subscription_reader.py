@@ -105,6 +105,12 @@ class SubscriptionStreamReader(StreamReader):
 
     # -- inside ----------------------------------------------------------------------------------
 
+    def _log_folders(self) -> list[str]:
+        return self._run.log_folders
+
+    def _has_news(self) -> bool:
+        return self._run.has_news()
+
     def _lag(self, view: PartitionView) -> Lag | None:
         """As the broker last said, and what it has not heard of."""
         client = self._client
