@@ -1,11 +1,11 @@
 """Latency of a message from its publisher's task to `foreachBatch`, and what it is made of.
 
-    python -m benchmarks.latency [--rate 1000] [--seconds 60] [--runs 5] [--client]
+    python -m benchmarks.latency [--rate 1000] [--seconds 60] [--runs 5] [--embedded]
 
 Spark's rate source publishes so many messages a second; from the instant at which the publisher's
 task makes a message until its Shared consumer has it in `foreachBatch`, as Arrow. The twin is two
 queries that meet in Parquet files. Publisher, broker and consumer share one session of two cores;
-both sides take turns. With `--client` the broker is the one that a client embeds in the driver.
+both sides take turns. With `--embedded` the broker is a thread of the driver.
 
 *What it is made of*: when each commit and each file of a checkpoint appeared, as the disk has it.
 """
@@ -19,8 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
-from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -178,7 +176,7 @@ def waits_ms(taken: Sequence[Taken]) -> Numbers:
 
 
 def parts_ms(taken: Sequence[Taken], appeared: Appeared) -> Numbers:
-    """A row for each publication, a column for each part."""
+    """A row for each publication, a column for each part. A thread's broker keeps no offsets."""
     published, planned, granted, offsets = map(
         appeared.times_ms, ("published", "planned", "granted", "offset")
     )
@@ -187,7 +185,7 @@ def parts_ms(taken: Sequence[Taken], appeared: Appeared) -> Numbers:
         made = each.made_ms.max()
         try:
             at = published[np.searchsorted(published, made)]
-            by_broker = planned[np.searchsorted(planned, at)]
+            by_broker = planned[np.searchsorted(planned, at)] if len(planned) else at
             said = granted[np.searchsorted(granted, by_broker)]
         except IndexError:  # the last
             continue
@@ -248,34 +246,19 @@ def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
         time.sleep(POLL_S)
 
 
-@contextmanager
-def embedded(root: Root) -> Iterator[None]:
-    """A broker in a thread of this process."""
-    broker = SharedBroker.join(root)
-    try:
-        yield
-    finally:
-        broker.leave()
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=int, default=1_000)
     parser.add_argument("--seconds", type=int, default=60, help="of each run")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--client", action="store_true", help="the broker that a client embeds")
+    parser.add_argument("--embedded", action="store_true", help="the broker is a thread")
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="pulsarlite-benchmark-"))
     settings: dict[str, Any] = {"spark.python.unix.domain.socket.enabled": True}
     spark = pulsar_spark.session(master="local[2]", message_bytes=100, **settings)
     bench = Bench(spark, folder)
-    broker: AbstractContextManager[Any]
-    if asked.client:
-        broker = embedded(bench.root)
-    else:
-        broker = pulsar_spark.standalone(spark, bench.root.service_url)
-    with broker:
+    with pulsar_spark.standalone(spark, bench.root.service_url, embedded=asked.embedded):
         ours, theirs, parts = [], [], []
         for run in range(asked.runs):
             waits, made_of = bench.ours(run, asked.rate, asked.seconds)
