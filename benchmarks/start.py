@@ -34,7 +34,7 @@ def prepare(root: Path) -> None:
 
     spark = pulsar_spark.session(master="local[2]")
     rows = spark.range(MESSAGES).selectExpr("encode(cast(id as string), 'utf-8') as value")
-    options = {"topic": "t", "numPartitions": 4, "serviceUrl": str(root)}
+    options = {"topic": "t", "numPartitions": "4", "serviceUrl": str(root)}
     rows.write.format("pulsarlite").options(**options).mode("append").save()
     spark.stop()
 

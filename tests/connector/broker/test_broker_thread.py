@@ -20,9 +20,11 @@ from tests.connector.topics import send
 from tests.waiting import eventually
 
 
-def consumer(root: Path, **given: object) -> Run:
-    options = {"subscriptionType": "Shared", "subscriptionInitialPosition": "Earliest"}
-    return Run(root, topic="t", subscriptionName="s", **options, **given)
+def consumer(root: Path) -> Run:
+    return Run(
+        root, topic="t", subscriptionName="s", subscriptionType="Shared",
+        subscriptionInitialPosition="Earliest",
+    )  # fmt: skip
 
 
 def receives(run: Run, expected: list[str], broker: Broker | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -102,7 +103,7 @@ def test_news_ends_the_pause_of_a_source_that_spark_has_asked(
     send(root, "t", ["a"])
     place = Root(str(root), {})
     broker = EmbeddedBroker(place)  # from now on there is a log in which it speaks
-    given = {"subscriptionName": "s"} if who == "consumer" else {}
+    given: Any = {"subscriptionName": "s"} if who == "consumer" else {}
     run = Run(root, topic="t", **given)
     reader: DataSourceStreamReader = run.reader
     if who == "broker":
