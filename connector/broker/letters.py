@@ -23,6 +23,7 @@ from pulsar_spark.connector.source.partition_view import rows_left
 from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS
 from pulsar_spark.connector.topic_log.policies import KEPT, SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.options.option_values import LAST_TIME_MS
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.message_id import MessageId
@@ -91,7 +92,8 @@ def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.Reco
     ]
     columns["properties"] = pa.array(properties, pa.map_(pa.string(), pa.string()))
     if letter.deliver_at_ms is not None:
-        at = pa.scalar(letter.deliver_at_ms * 1000, pa.timestamp("us", "UTC"))
+        at_ms = min(letter.deliver_at_ms, LAST_TIME_MS)
+        at = pa.scalar(at_ms * 1000, pa.timestamp("us", "UTC"))
         columns["deliver_at"] = pa.repeat(at, batch.num_rows)
     return pa.RecordBatch.from_pydict(columns)
 

@@ -9,6 +9,7 @@ sink's (`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
 
 from __future__ import annotations
 
+import operator
 import threading
 import uuid
 from collections import defaultdict, deque
@@ -47,6 +48,7 @@ from pulsar_spark.errors import (
     ProducerHeldError,
     PulsarliteError,
     StorageError,
+    TopicNotFoundError,
 )
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.positions.cursor import Cursor
@@ -226,7 +228,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         """
         topic = None
         if partition is not None:
-            topic = f"{self.topic.partitioned_topic_name}-partition-{partition}"
+            number = self._checked_partition(partition)
+            topic = f"{self.topic.partitioned_topic_name}-partition-{number}"
         properties = tracing.with_headers(properties)
         pairs = None if properties is None else list(properties.items())
         row = (
@@ -280,7 +283,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 was_closed, self._is_closed = self._is_closed, True
             self.flush()
             if not was_closed:
-                disconnect(self._ledger, self._claim)
+                with suppress(TopicNotFoundError):  # with the topic went its producers
+                    disconnect(self._ledger, self._claim)
         if self._stats is not None:
             self._stats.close()
 
@@ -310,6 +314,16 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         with self._lock:
             for _ in range(count):
                 self._waiting_bytes -= self._waiting.popleft().size
+
+    def _checked_partition(self, partition: int) -> int:
+        """InvalidMessageError if the topic has no such: no other message is to suffer of it."""
+        with suppress(TypeError):
+            if 0 <= (number := operator.index(partition)) < self.partitions:
+                return number
+        raise InvalidMessageError(
+            f"The message_router gave partition {partition!r} for {self.topic}, which has "
+            f"{self.partitions}. It has to give a whole number, 0 or more and below that."
+        )
 
     def _is_plain(self, row: Row) -> bool:
         """Whether it can be seen at a glance that this is a message: most are such."""

@@ -290,4 +290,5 @@ def _check_said(said: tuple[Any, ...]) -> None:
 
 
 def _time(since_1970_ms: int) -> datetime:
-    return datetime.fromtimestamp(since_1970_ms / 1000, timezone.utc)
+    """Exactly, which a float is not for every year."""
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=since_1970_ms)

@@ -167,9 +167,11 @@ class Receiver(Shown, Generic[E]):
         self._is_closed = True
         if self._end_listening is not None:
             self._end_listening()
-        with translated():
-            self._engine.close()
-        self._on_closed(self)
+        try:
+            with translated():
+                self._engine.close()
+        finally:
+            self._on_closed(self)
 
     # -- inside --------------------------------------------------------------------------------
 

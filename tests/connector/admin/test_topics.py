@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
     InvalidOptionError,
+    InvalidTopicNameError,
     MessageNotFoundError,
     TopicInUseError,
     TopicTerminatedError,
@@ -190,6 +192,16 @@ def test_subscriptions_are_made_named_and_deleted(
     assert admin.subscriptions.list("t") == ["c"]
     with pytest.raises(BrokerRefusedError, match="SubscriptionNotFound"):
         admin.subscriptions.delete("t", "b")
+
+
+@pytest.mark.parametrize("name", ["\ud800", " "])
+def test_a_subscription_that_nobody_can_have_is_refused_by_every_command(
+    admin: Admin, name: str
+) -> None:
+    of = admin.subscriptions
+    for ask in (of.create, of.delete, of.clear_backlog, partial(of.skip, count=1)):
+        with pytest.raises(InvalidTopicNameError, match="ubscription name"):
+            ask("t", name)
 
 
 def test_messages_are_looked_at_one_by_one(

@@ -210,6 +210,26 @@ def test_what_is_published_and_can_not_be_read_back_is_told_as_an_error(
     assert received(subscribe(client)) == [b"x"] * 3
 
 
+@pytest.mark.parametrize("chosen", [4, -1, 1.5, "1", 1 << 40])
+def test_a_router_that_names_no_partition_fails_its_own_message_alone(
+    client: pulsar.Client, chosen: Any
+) -> None:
+    producer = client.create_producer(
+        "t",
+        batching_enabled=True,
+        batching_max_publish_delay_ms=10_000,
+        message_routing_mode=pulsar.PartitionsRoutingMode.CustomPartition,
+        message_router=lambda message, _: chosen if message.data() == b"b" else 0,
+        options={"numPartitions": "4"},
+    )
+    told: list[pulsar.Result] = []
+    for value in (b"a", b"b", b"c"):
+        producer.send_async(value, lambda result, _: told.append(result))
+    producer.flush()
+    assert told == [pulsar.Result.InvalidMessage, pulsar.Result.Ok, pulsar.Result.Ok]
+    assert received(subscribe(client)) == [b"a", b"c"]
+
+
 def test_keys_a_router_or_turns_choose_the_partition(client: pulsar.Client) -> None:
     four = {"numPartitions": "4"}
     turns = client.create_producer("t", options=four)
