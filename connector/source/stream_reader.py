@@ -136,8 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pause(self, news_s: float) -> None:
         now_s = self._clock.monotonic_s()
         if not self._topics.root.store.remote:
-            pause = pause_s(now_s - news_s, remote=False)
-            self._watch.rest(self._log_folders(), pause, self._has_news)
+            self._clock.pause(now_s - news_s, LONGEST_WAIT_S, remote=False, wait=self._rest)
             return
         if now_s >= self._look_s:
             self._look_s = now_s + pause_s(now_s - news_s, remote=True)
@@ -158,6 +157,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _watch(self) -> FolderWatch:
         """Of the process that plans: it doesn't pickle."""
         return FolderWatch(self._topics.root.store)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait so long for news."""
+        self._watch.rest(self._log_folders(), seconds, self._has_news)
 
     def _log_folders(self) -> list[str]:
         """Where news appears."""

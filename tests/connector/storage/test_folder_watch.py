@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pulsar_spark.connector.broker import broker_query, broker_source
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.source import stream_reader
-from pulsar_spark.connector.storage import folder_watch
+from pulsar_spark.connector.storage import clock, folder_watch
 from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.storage.memory_store import MemoryStore
@@ -98,7 +98,7 @@ def test_news_ends_the_pause_of_a_source_that_spark_has_asked(
         paused.set()
         return 600.0
 
-    for module in (stream_reader, broker_source):
+    for module in (clock, broker_source):
         monkeypatch.setattr(module, "pause_s", long)
     send(root, "t", ["a"])
     place = Root(str(root), {})
