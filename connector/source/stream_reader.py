@@ -136,7 +136,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pause(self, news_s: float) -> None:
         now_s = self._clock.monotonic_s()
         if not self._topics.root.store.remote:
-            self._clock.pause(now_s - news_s, LONGEST_WAIT_S, remote=False, wait=self._rest)
+            quiet_s = now_s - news_s
+            most_s = pause_s(quiet_s, remote=False)  # a clock that stands moves no further
+            self._clock.pause(quiet_s, most_s, remote=False, wait=self._rest)
             return
         if now_s >= self._look_s:
             self._look_s = now_s + pause_s(now_s - news_s, remote=True)

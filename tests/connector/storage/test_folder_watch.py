@@ -98,7 +98,7 @@ def test_news_ends_the_pause_of_a_source_that_spark_has_asked(
         paused.set()
         return 600.0
 
-    for module in (clock, broker_source):
+    for module in (clock, broker_source, stream_reader):
         monkeypatch.setattr(module, "pause_s", long)
     send(root, "t", ["a"])
     place = Root(str(root), {})
