@@ -3,8 +3,9 @@
     python -m benchmarks.start [--runs 5] [--beside FOLDER]...
 
 A program of two cores makes a session, starts the broker, and a Shared consumer of a topic with a
-hundred messages; its times are taken from before it starts. FOLDER is another commit's checkout,
-whose own code prepares and runs the same program; all take turns.
+hundred messages; its times are taken from before it starts. Once the broker is Spark's query, and
+once embedded. FOLDER is another commit's checkout, whose own code prepares and runs the first of
+the two; all take turns.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ def prepare(root: Path) -> None:
     spark.stop()
 
 
-def begin(root: Path) -> None:
+def begin(root: Path, **given: Any) -> None:
     """Print the stamps: seconds since 1970."""
     import pulsar_spark
 
     spark = pulsar_spark.session(master="local[2]")
     stamps = {"session": time.time()}
-    with pulsar_spark.standalone(spark, str(root)):
+    with pulsar_spark.standalone(spark, str(root), **given):
         stamps["standalone"] = time.time()
         options = {"topic": "t", "serviceUrl": str(root), "subscriptionName": "s"}
         options |= {"subscriptionType": "Shared", "subscriptionInitialPosition": "Earliest"}
@@ -76,11 +77,18 @@ def run(checkout: Path, step: str, root: Path) -> tuple[str, float]:
     return done.stdout, begun_s
 
 
-def measure(checkout: Path, folder: Path) -> dict[str, float]:
+def begin_embedded(root: Path) -> None:
+    begin(root, embedded=True)
+
+
+STEPS = {"prepare": prepare, "begin": begin, "begin_embedded": begin_embedded}
+
+
+def measure(checkout: Path, step: str, folder: Path) -> dict[str, float]:
     """Seconds from the program's start to each stamp, and from `standalone`'s return to a grant."""
     root = folder / "root"
     run(checkout, "prepare", root)
-    said, begun_s = run(checkout, "begin", root)
+    said, begun_s = run(checkout, step, root)
     shutil.rmtree(root)
     stamps = json.loads(said.splitlines()[-1])
     return {name: stamps[name] - begun_s for name in STAMPS}
@@ -91,27 +99,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--beside", type=Path, action="append", default=[], metavar="FOLDER")
-    parser.add_argument("--step", choices=("prepare", "begin"), help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--root", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.step:
-        {"prepare": prepare, "begin": begin}[asked.step](asked.root)
+        STEPS[asked.step](asked.root)
         return
     folder = Path(tempfile.mkdtemp(prefix="pulsarlite-benchmark-"))
-    checkouts = [HERE, *(each.resolve() for each in asked.beside)]
-    taken: dict[Path, list[dict[str, float]]] = {each: [] for each in checkouts}
+    sides = [(HERE, "begin"), (HERE, "begin_embedded")]
+    sides += [(each.resolve(), "begin") for each in asked.beside]
+    taken: dict[tuple[Path, str], list[dict[str, float]]] = {each: [] for each in sides}
     for _ in range(asked.runs):
-        for each in checkouts:
-            taken[each].append(measure(each, folder))
-            print(each, taken[each][-1], file=sys.stderr, flush=True)
+        for side in sides:
+            taken[side].append(measure(*side, folder))
+            print(*side, taken[side][-1], file=sys.stderr, flush=True)
     print(f"Seconds after the program's start, medians of {asked.runs} (lowest to highest):")
-    print(f"| | {' | '.join(STAMPS)} | standalone to granted |")
+    print(f"| | {' | '.join(STAMPS)} | session to granted |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for each in checkouts:
-        columns = [[one[name] for one in taken[each]] for name in STAMPS]
-        columns.append([one["granted"] - one["session"] for one in taken[each]])
+    for (checkout, step), each in taken.items():
+        columns = [[one[name] for one in each] for name in STAMPS]
+        columns.append([one["granted"] - one["session"] for one in each])
         cells = (f"{statistics.median(c):.1f} ({min(c):.1f} to {max(c):.1f})" for c in columns)
-        print(f"| {each.name} | {' | '.join(cells)} |", flush=True)
+        name = f"{checkout.name}{', embedded' if step == 'begin_embedded' else ''}"
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
     shutil.rmtree(folder)
 
 
