@@ -18,7 +18,7 @@ from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, sweep_deleted
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import check_room
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root, partitions_of
 from pulsar_spark.errors import (
     BrokerRefusedError,
     InvalidOptionError,
@@ -26,7 +26,9 @@ from pulsar_spark.errors import (
     ServerError,
     TopicInUseError,
 )
-from pulsar_spark.options.topic_policies import properties, with_properties
+from pulsar_spark.options.topic_policies import properties as properties_of
+from pulsar_spark.options.topic_policies import with_properties
+from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_log.ledger_log import TERMINATED
 from pulsar_spark.topic_log.producer_registry import ProducerRegistry
@@ -51,7 +53,13 @@ class Topics:
         """Opens nothing."""
         self._root = root
 
-    def list(self, namespace: str | None = None, *, system: bool = False) -> list[str]:
+    def list(
+        self,
+        namespace: str | None = None,
+        *,
+        system: bool = False,
+        domains: Sequence[str] = DOMAINS,
+    ) -> list[str]:
         """The full names of the topics of a namespace, or of all, in order.
 
         `system`: also of those that Pulsarlite makes and writes itself.
@@ -60,15 +68,17 @@ class Topics:
         if namespace is not None:
             parsed = NamespaceName.parse(namespace)
             tenant, local = parsed.tenant, parsed.local_name
-        found = (each for domain in DOMAINS for each in self._root.find(tenant, local, domain))
+        found = (each for domain in domains for each in self._root.find(tenant, local, domain))
         return [
             str(each)
             for each in found
-            if (system or not each.is_system) and self._root.open_found(each) is not None
+            if (system or not each.is_system) and self._root.is_there(each)
         ]
 
-    def create(self, topic: str, partitions: int = 1) -> None:
-        """Make a topic.
+    def create(
+        self, topic: str, partitions: int = 1, *, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Make a topic, with these properties.
 
         TopicExistsError if it is there already, TooManyTopicsError if its namespace is full.
         """
@@ -79,9 +89,10 @@ class Topics:
                 "--partitions."
             )
         check_user_topic(name, "created")
-        if self._root.open_found(name) is None:
+        settings = with_properties({}, properties or {})
+        if not self._root.is_there(name):
             check_room(self._root, name, partitions)
-        self._root.create(name, partitions)
+        self._root.create(name, partitions, settings)
 
     def delete(self, topic: str, *, force: bool = False) -> int:
         """Delete a topic with its messages; how many files were deleted.
@@ -145,7 +156,7 @@ class Topics:
 
     def get_properties(self, topic: str) -> dict[str, str]:
         """The names and texts that its owner has given it. TopicNotFoundError if there is none."""
-        return properties(self._root.open(TopicName.parse(topic)).state.settings)
+        return properties_of(self._root.open(TopicName.parse(topic)).state.settings)
 
     def update_properties(self, topic: str, given: Mapping[str, str]) -> None:
         """Give it these beside those that it has. InvalidOptionError if they are too long."""
@@ -163,22 +174,26 @@ class Topics:
         Subscriptions stay, at the end. TopicInUseError if one of them has not acknowledged all,
         unless `force`.
         """
-        ledger = self._root.open(self._users(topic, "truncated"))
-        if not force:
-            behind = sorted(
-                {each.name for each in subscriptions(self._root, ledger.topic) if each.backlog}
-            )
-            if behind:
-                raise TopicInUseError(
-                    f"Subscriptions {', '.join(behind)} of {ledger.topic} have messages that are "
-                    "not acknowledged. Say --force if they are to be lost."
-                )
-        state = ledger.state
+        state = self._root.open(self._users(topic, "truncated")).state
         before = dict.fromkeys(range(state.partitions), state.next_ledger_id)
-        messages = sum(state.partition(number).messages for number in before)
-        LedgerStore(ledger).trim(before)
-        left = ledger.state
-        return messages - sum(left.partition(number).messages for number in before)
+        return self.trim(topic, before, force=force)[0]
+
+    def trim(
+        self, topic: str, before: Mapping[int, int], *, force: bool = False
+    ) -> tuple[int, int]:
+        """Drop each partition's ledgers with an id below `before[partition]`.
+
+        How many messages went, in how many ledgers. TopicInUseError if a subscription has not
+        acknowledged them, unless `force`.
+        """
+        ledger = self._root.open(self._users(topic, "trimmed"))
+        if not force:
+            self._check_acknowledged(ledger, before)
+        ledgers = {number: ledger.ledgers(number) for number in before}
+        commit = LedgerStore(ledger).trim(before)
+        trimmed = commit.trimmed if commit else {}
+        gone = [ledgers[number].get(each) for number, ids in trimmed.items() for each in ids]
+        return sum(each.messages for each in gone if each), len(gone)
 
     def peek(self, topic: str, subscription: str, count: int = 1) -> list_[StoredMessage]:
         """The first messages that the subscription has not acknowledged, of each partition.
@@ -246,13 +261,7 @@ class Topics:
         """(the topic, its partitions: all, or the one that the name has)."""
         name = TopicName.parse(topic)
         ledger = self._root.open(name)
-        there = range(ledger.state.partitions)
-        if name.partition_index not in (-1, *there):
-            raise InvalidOptionError(
-                f"{ledger.topic} has {len(there)} partitions, numbered from 0: there is no "
-                f"partition {name.partition_index}."
-            )
-        return ledger, [name.partition_index] if name.is_partition else there
+        return ledger, partitions_of(ledger, name)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -265,6 +274,21 @@ class Topics:
                 f"{name.partitioned_topic_name}."
             )
         return name
+
+    def _check_acknowledged(self, ledger: ManagedLedger, before: Mapping[int, int]) -> None:
+        behind = set()
+        for each in subscriptions(self._root, ledger.topic):
+            number = each.topic_partition.partition
+            going = LedgerList(
+                one for one in ledger.ledgers(number) if one.ledger_id < before.get(number, 0)
+            )
+            if each.unacknowledged(going):
+                behind.add(each.name)
+        if behind:
+            raise TopicInUseError(
+                f"Subscriptions {', '.join(sorted(behind))} of {ledger.topic} have not "
+                "acknowledged all that would go. Say --force if it is to be lost."
+            )
 
     def _check_unused(self, ledger: ManagedLedger) -> None:
         names = sorted({each.name for each in subscriptions(self._root, ledger.topic)})

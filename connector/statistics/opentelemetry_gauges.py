@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pulsar_spark.connector.statistics.prometheus_text import Sample, samples
 from pulsar_spark.connector.telemetry.instruments import SYSTEM
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 
 GAUGES: Final = {
@@ -55,8 +55,7 @@ def observe(service_url: str, storage: Mapping[str, str] | None = None) -> None:
             "Metrics by OpenTelemetry need its package: pip install 'pulsarlite[otel]', and an "
             "exporter of your choice."
         ) from error
-    given = {f"storage.{name}": text for name, text in (storage or {}).items()}
-    look = _Look(Root.of(options_of({"serviceUrl": service_url, **given})))
+    look = _Look(Root.at(service_url, storage))
     meter = get_meter("pulsar_spark")
     for metric, (name, unit) in GAUGES.items():
         meter.create_observable_gauge(name, [_callback(look, metric, Observation)], unit=unit)

@@ -60,7 +60,7 @@ def report(state: BrokerState, command: Report, out: Ready) -> None:
         for messages in _messages_of(command):
             state.check_batch_sizes(messages)
         acknowledged = _of_this_epoch(subscription, command)
-    before = subscription.cursor
+    before, was_out = subscription.cursor, subscription.out if subscription.active else None
     is_cumulative = acknowledged.mark_delete_position > EARLIEST
     if not command.consumer and is_cumulative and subscription.subscription_type.is_shared:
         kind = subscription.subscription_type.value  # «all up to this one» may be others'
@@ -81,6 +81,10 @@ def report(state: BrokerState, command: Report, out: Ready) -> None:
         take_outcomes(state, subscription, before, PositionSet.union_of(failing))
     for holder in holders:
         _take_rejections(holder, command)
+    if was_out is not None:  # what an open grant has delivered, only reports tell
+        new = subscription.cursor.difference(before, state.ledgers).union(subscription.out)
+        new = new.difference(was_out)
+        subscription.counts = subscription.counts.plus(state.ledgers, delivered=new)
     out.confirm(command, epoch=subscription.epoch)
 
 

@@ -85,6 +85,8 @@ def expire(state: BrokerState, subscription: Subscription, out: Ready) -> None:
             break
         ledger = state.ledgers.first_after(ledger.ledger_id)
     if position > start:
+        gone = Cursor(position).difference(subscription.cursor, state.ledgers)
+        subscription.counts = subscription.counts.plus(state.ledgers, expired=gone)
         subscription.acknowledge(Cursor(position), state.ledgers)
 
 

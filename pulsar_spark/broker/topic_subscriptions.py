@@ -195,6 +195,8 @@ def skip(state: BrokerState, command: SkipMessages, out: Ready) -> None:
         skipped = skipped if newer == LATEST else skipped.up_to(newer.previous)
     if command.count is not None:
         skipped = skipped.prefix(command.count, state.ledgers)
+    if command.position is not None or command.before_ms is not None:
+        subscription.counts = subscription.counts.plus(state.ledgers, expired=skipped)
     subscription.acknowledge(Cursor().acknowledge(skipped), state.ledgers)
     out.confirm(command)
 

@@ -22,6 +22,7 @@ from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
 from pulsar_spark.subscriptions.breaker import Breaker
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
+from pulsar_spark.subscriptions.delivery_counts import DeliveryCounts
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 
 MAX_REMEMBERED_INCARNATIONS = 1000
@@ -64,6 +65,7 @@ class Subscription:
     read_compacted: bool = False
     """Whether its consumers read what compaction has left, as the first of them said."""
     breaker: Breaker = field(default_factory=Breaker)
+    counts: DeliveryCounts = field(default_factory=DeliveryCounts)
 
     def copy(self) -> Subscription:
         twin = replace(self)
@@ -106,6 +108,11 @@ class Subscription:
         return PositionSet.union_of(
             each.delivered if each.says_delivered else each.held for each in self.consumers.values()
         )
+
+    @property
+    def out(self) -> PositionSet:
+        """What was delivered, as far as is known, and is not acknowledged."""
+        return PositionSet.union_of([self.held, self.delivered, self.replay, self.waiting.messages])
 
     # -- who holds what ------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from pulsar_spark import pulsar
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.command_line.command_line import main
+from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
@@ -120,6 +121,32 @@ def test_a_truncated_topic_is_empty_and_its_ids_go_on(
     send(root, "t", "a")
     admin.subscriptions.skip("t", "s", 1)
     assert backlog(admin) == 0
+
+
+def test_what_a_subscription_has_not_acknowledged_is_trimmed_by_force_alone(
+    admin: Admin, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send(root, "t", "ab")
+    Policies("t", service_url=str(root)).set(retention_time=-1, retention_size=-1)
+    admin.subscriptions.create("t", "s", "earliest")
+    trim = ("trim", "t", "--before", "1")
+    refused = said(capsys, *trim)
+    assert "[TOPIC_IN_USE] Subscriptions s of persistent://public/default/t" in refused
+    assert "--force" in refused
+    admin.subscriptions.skip("t", "s", 10)
+    assert answer(capsys, *trim)["messages"] == 10, "they were acknowledged"
+    assert answer(capsys, "trim", "t", "--before", "2", "--force")["messages"] == 2
+
+
+def test_the_backlogs_of_a_namespace_are_cleared_by_force_alone(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.subscriptions.create("t", "s", "earliest")
+    with pytest.raises(TopicInUseError, match="such as by s on persistent://public/default/t"):
+        admin.namespaces.clear_backlog("public/default")
+    assert main(["namespaces", "clear-backlog", "public/default", "-force"]) == 0
+    assert (backlog(admin), main(["namespaces", "clear-backlog", "public/default"])) == (0, 0)
+    capsys.readouterr()
 
 
 def test_the_oldest_messages_are_skipped(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
