@@ -177,7 +177,7 @@ class Namespaces:
         if self._root.store.exists(policies_path(name)):
             return True
         found = (self._root.find(name.tenant, name.local_name, domain) for domain in DOMAINS)
-        return any(self._root.open_found(each) for each in chain.from_iterable(found))
+        return any(self._root.is_there(each) for each in chain.from_iterable(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Topics:
         return [
             str(each)
             for each in found
-            if (system or not each.is_system) and self._root.open_found(each) is not None
+            if (system or not each.is_system) and self._root.is_there(each)
         ]
 
     def create(
@@ -90,7 +90,7 @@ class Topics:
             )
         check_user_topic(name, "created")
         settings = with_properties({}, properties or {})
-        if self._root.open_found(name) is None:
+        if not self._root.is_there(name):
             check_room(self._root, name, partitions)
         self._root.create(name, partitions, settings)
 

@@ -190,6 +190,11 @@ def exception_of(error: Exception) -> PulsarException:
     return UnknownError(str(error))
 
 
+def may_pass(error: PulsarException) -> bool:
+    """Whether another attempt may go well: the store did not answer, or not as it should."""
+    return isinstance(error.__cause__, (errors.StorageError, OSError))
+
+
 class _Translated:
     """Has no state, and so costs a message next to nothing."""
 

@@ -86,7 +86,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         which counts as delivered. Acknowledgements wait for the group time, so that others join
         them. InvalidOptionError if an option is wrong, TopicNotFoundError if there is no topic.
         """
-        given = {"receiverQueueSize": "1000", **options, "ackMode": "manual"}  # as in Pulsar
+        defaults = {"receiverQueueSize": "1000", "failOnDataLoss": "false"}  # as in Pulsar
+        given = {**defaults, **options, "ackMode": "manual"}
         given["maxMessagesPerTrigger"] = str(prefetch)
         self.options: Options = options_of(given, Scope.STREAM_READ)
         self.root = Root.of(self.options)
@@ -181,7 +182,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """The next message; None if there is none just now.
 
         BrokerRefusedError if the broker does not let it in, ConsumerReplacedError if a newer run
-        has its name, DataLossError if the next messages were trimmed.
+        has its name. What was trimmed before it was read is passed over, with a warning.
         """
         with self._lock:
             return self.take() if self.fetch() else None

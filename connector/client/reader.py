@@ -231,9 +231,12 @@ class TableView(Shown):
             while self._reader.fetch() and (message := self._reader.receive_now()) is not None:
                 self._take(message)
                 taken += 1
-        except client_errors.PulsarException:
-            _log.exception("The table view of %s follows its topic no more", self._topic)
-            self._end()
+        except client_errors.PulsarException as error:
+            if client_errors.may_pass(error):
+                _log.warning("The table view of %s looks again: %s", self._topic, error)
+            else:
+                _log.exception("The table view of %s follows its topic no more", self._topic)
+                self._end()
         return 0.0 if taken else inf
 
     def _take(self, message: Message) -> None:

@@ -259,7 +259,9 @@ class Receiver(Shown, Generic[E]):
                 handed += 1
                 self._tell(listener, message)
         except client_errors.PulsarException as error:
-            if not self._is_closed and self._end_listening is not None:
+            if client_errors.may_pass(error):
+                _log.warning("The listener of %s looks again: %s", self._name, error)
+            elif not self._is_closed and self._end_listening is not None:
                 _log.error("The listener of %s stops: %s", self._name, error)
                 self._end_listening()
         return 0.0 if handed else inf

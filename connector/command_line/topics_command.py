@@ -49,7 +49,13 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.policies import enforces_schemas, schema_policies
 from pulsar_spark.connector.topic_log.topics import Root, partitions_of
-from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError, VerificationError
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
+    InvalidOptionError,
+    TopicNotFoundError,
+    VerificationError,
+)
 from pulsar_spark.options.option_values import DURATION, TIME
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import NamespaceName, TopicName
@@ -86,7 +92,12 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     for topic in chain.from_iterable(found):
         if topic.is_system and not arguments.include_system_topics:
             continue
-        if (ledger := root.open_found(topic)) is None:
+        try:
+            ledger = root.open_found(topic)
+        except (CorruptFileError, FutureVersionError):
+            rows.append([str(topic), "-", "unreadable: topics verify says why"])
+            continue
+        if ledger is None:
             continue
         state = ledger.state
         messages = sum(state.partition(partition).messages for partition in range(state.partitions))

@@ -21,6 +21,8 @@ from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
     InvalidTopicNameError,
     TopicDeletedError,
     TopicExistsError,
@@ -129,7 +131,7 @@ class Root:
         found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
         present = [str(each) for each in found if not each.is_system and str(each) != name]
         close = difflib.get_close_matches(name, present, n=3, cutoff=0.6)
-        there = (each for each in close if self.open_found(TopicName.parse(each)))
+        there = (each for each in close if self.is_there(TopicName.parse(each)))
         return next(there, ""), bool(present)
 
     def open_found(self, topic: TopicName) -> ManagedLedger | None:
@@ -139,6 +141,13 @@ class Root:
                 self.store, topic.storage_path, topic=topic.partitioned_topic_name
             )
         return None
+
+    def is_there(self, topic: TopicName) -> bool:
+        """Whether there is such a topic; one whose log can't be read is there too."""
+        try:
+            return self.open_found(topic) is not None
+        except (CorruptFileError, FutureVersionError):
+            return True
 
     def open_log(self, topic: TopicName) -> ManagedLedger | None:
         """As `open_found`, and also the log of a topic that is deleted."""
