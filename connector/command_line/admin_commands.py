@@ -210,6 +210,11 @@ def _by_id(admin: Admin, given: Namespace) -> Answer:
     return _values(found), [*map(shown, found)]
 
 
+def _backlog_size(admin: Admin, given: Namespace) -> Answer:
+    size = admin.topics.backlog_size(given.name, given.messageId)
+    return size, str(size)
+
+
 def _values(found: list[StoredMessage]) -> list[dict[str, Any]]:
     return [each.to_json_value() for each in found]
 
@@ -436,6 +441,17 @@ ABOUT_TOPICS: Final = (
             argument("-e", "--entryId", type=int, required=True, metavar="N", help="its number"),
         ),
         _by_id,
+    ),
+    AdminCommand(
+        "get-backlog-size",
+        "Print how many bytes were published behind a message. Pulsar: get-backlog-size.",
+        (
+            argument(
+                "-m", "--messageId", required=True, metavar="ID",
+                help="LEDGER:ENTRY, of several partitions LEDGER:ENTRY:PARTITION",
+            ),
+        ),
+        _backlog_size,
     ),
     AdminCommand(
         "subscriptions", "Name the subscriptions of a topic. Pulsar: subscriptions.",

@@ -246,6 +246,11 @@ def test_messages_are_looked_at_one_by_one(
     with pytest.raises(MessageNotFoundError, match="has no message 0:10:0"):
         admin.topics.get_message_by_id("t", "0:10:0")
     assert answer(capsys, "last-message-id", "t")["lastMessageIds"] == {"0": "0:9:0"}
+    assert said(capsys, "get-backlog-size", "t", "-m", "0:3") == "6\n"
+    assert (
+        answer(capsys, "get-backlog-size", "t", "-m", "0:9:0"),
+        admin.topics.backlog_size("t", "7:0"),
+    ) == (0, 0)
     admin.subscriptions.create("t", "s", "earliest")
     admin.subscriptions.skip("t", "s", 8)
     found = answer(capsys, "peek-messages", "t", "-s", "s", "-n", "5")
