@@ -198,8 +198,9 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             number = self._next_sequence_id if row[-1] is None else row[-1]
             if number > MOST_COUNT:
                 raise InvalidMessageError(
-                    f"Producer {self.name} has used the last sequence id that there is, {MOST_COUNT}: "
-                    "give a lower one with each message, or take another producer_name."
+                    f"Producer {self.name} has used the last sequence id that there is, "
+                    f"{MOST_COUNT}: give a lower one with each message, or take another "
+                    "producer_name."
                 )
             self._next_sequence_id = max(self._next_sequence_id, number + 1)
             waiting = _Waiting(row, number, size, self._clock.monotonic_s(), done)
