@@ -24,6 +24,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.telemetry import instruments, stats_recorder
@@ -85,7 +86,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         which counts as delivered. Acknowledgements wait for the group time, so that others join
         them. InvalidOptionError if an option is wrong, TopicNotFoundError if there is no topic.
         """
-        given = {"receiverQueueSize": "1000", **options, "ackMode": "manual"}  # as in Pulsar
+        defaults = {"receiverQueueSize": "1000", "failOnDataLoss": "false"}  # as in Pulsar
+        given = {**defaults, **options, "ackMode": "manual"}
         given["maxMessagesPerTrigger"] = str(prefetch)
         self.options: Options = options_of(given, Scope.STREAM_READ)
         self.root = Root.of(self.options)
@@ -142,11 +144,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """When there was news last."""
         return self._run.news_s
 
-    @property
-    def has_received(self) -> bool:
-        """Whether messages wait in its queue."""
-        return bool(self._queue)
-
     def is_connected(self) -> bool:
         """Whether the broker has let it in, on all partitions."""
         return all(each.connected for each in self._client.consumers.values())
@@ -185,7 +182,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """The next message; None if there is none just now.
 
         BrokerRefusedError if the broker does not let it in, ConsumerReplacedError if a newer run
-        has its name, DataLossError if the next messages were trimmed.
+        has its name. What was trimmed before it was read is passed over, with a warning.
         """
         with self._lock:
             return self.take() if self.fetch() else None
@@ -221,13 +218,9 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             return True
 
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self._run.log_folders
-
-    def has_news(self) -> bool:
-        """Whether `fetch` may find something new; cheap, and may err."""
-        return self._run.has_news()
+    def watched(self) -> list[Watched]:
+        """Where that appears for which `fetch` looks."""
+        return self._run.watched
 
     def poll(self) -> None:
         """Take in the broker's news, and report; errors as of `receive`."""

@@ -28,13 +28,13 @@ from pulsar_spark.connector.schema.schema_registration import (
 )
 from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.sink.outgoing_messages import as_messages
+from pulsar_spark.connector.sink.outgoing_messages import as_messages, check_delays
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.telemetry import instruments, stats_recorder, tracing
 from pulsar_spark.connector.telemetry.stats_recorder import ProducerStatsRecorder
 from pulsar_spark.connector.topic_log.backlog_quota import await_room
-from pulsar_spark.connector.topic_log.policies import open_or_create
+from pulsar_spark.connector.topic_log.policies import max_delivery_delay_ms, open_or_create
 from pulsar_spark.connector.topic_log.producer_connection import (
     claim_of,
     connect,
@@ -50,6 +50,7 @@ from pulsar_spark.errors import (
     StorageError,
     TopicNotFoundError,
 )
+from pulsar_spark.options.option_values import MOST_COUNT
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
@@ -195,6 +196,12 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             if self._is_closed:
                 raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
             number = self._next_sequence_id if row[-1] is None else row[-1]
+            if number > MOST_COUNT:
+                raise InvalidMessageError(
+                    f"Producer {self.name} has used the last sequence id that there is, "
+                    f"{MOST_COUNT}: give a lower one with each message, or take another "
+                    "producer_name."
+                )
             self._next_sequence_id = max(self._next_sequence_id, number + 1)
             waiting = _Waiting(row, number, size, self._clock.monotonic_s(), done)
             self._waiting.append(waiting)
@@ -346,7 +353,10 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 f"of {', '.join(_COLUMNS.names[:-1])}."
             ) from error
         rows = batch.drop_columns(["topic"]) if "topic" in batch.schema.names else batch
-        as_messages(rows, self.options, self.options["topic"], self._clock.wall_ms())
+        topic = self.options["topic"]
+        messages = as_messages(rows, self.options, topic, self._clock.wall_ms())
+        if "deliver_at" in messages.column_names:
+            check_delays(messages, max_delivery_delay_ms(self._ledger, self.topic), topic)
 
     def _give_up(self, chosen: Sequence[_Waiting], error: Exception) -> None:
         """End the messages that can't be published, or whose time is up, with that error."""
