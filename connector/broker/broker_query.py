@@ -173,11 +173,11 @@ class BrokerStreamReader(DataSourceStreamReader):
             self._clock.sleep(seconds)
             return
         self._clock.pause(self._source.quiet_s, seconds, remote=False, wait=self._await_news)
-        if self._source.has_news():
+        if any(each.has_news() for each in self._source.watched):
             self._look_s = 0.0
 
     def _await_news(self, seconds: float) -> None:
-        self._watch.rest(self._source.log_folders, seconds, self._source.has_news)
+        self._watch.rest(self._source.watched, seconds)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = map(BrokerOffset.from_json_value, (start, end))

@@ -64,4 +64,4 @@ class BrokerThread:
         if self._root.store.remote:
             self._over.wait(broker.pause_s())
         else:
-            self._watch.rest(broker.log_folders, broker.pause_s(), broker.has_news)
+            self._watch.rest(broker.watched, broker.pause_s())

@@ -35,7 +35,7 @@ from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.source.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
-from pulsar_spark.connector.storage.folder_watch import FolderWatch
+from pulsar_spark.connector.storage.folder_watch import FolderWatch, Watched
 from pulsar_spark.connector.telemetry.stats_recorder import ConsumerStatsRecorder, let_be_heard
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.topics import Root
@@ -162,15 +162,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _rest(self, seconds: float) -> None:
         """Wait so long for news."""
-        self._watch.rest(self._log_folders(), seconds, self._has_news)
+        self._watch.rest(self._watched(), seconds)
 
-    def _log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self._topics.log_folders
-
-    def _has_news(self) -> bool:
-        """Whether a look may find something; cheap, and may err."""
-        return self._topics.has_news()
+    def _watched(self) -> list[Watched]:
+        """Where that appears for which it looks."""
+        return self._topics.watched
 
     def _lag(self, view: PartitionView) -> Lag | None:
         """How far behind the query is; None while that is not known."""

@@ -19,6 +19,7 @@ from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.partition_view import Lag, PartitionView
 from pulsar_spark.connector.source.stream_reader import StreamReader
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_remains
@@ -105,11 +106,8 @@ class SubscriptionStreamReader(StreamReader):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _log_folders(self) -> list[str]:
-        return self._run.log_folders
-
-    def _has_news(self) -> bool:
-        return self._run.has_news()
+    def _watched(self) -> list[Watched]:
+        return self._run.watched
 
     def _lag(self, view: PartitionView) -> Lag | None:
         """As the broker last said, and what it has not heard of."""
