@@ -184,8 +184,8 @@ def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
 
 @TOPICS.command(
     "trim",
-    "Drop old messages, whole ledgers at a time. Pulsar: trim-topic. Their files are deleted by a "
-    "later `tidy`.",
+    "Drop old messages, whole ledgers at a time. Their files are deleted by a later `tidy`. Not in "
+    "Pulsar, whose trim-topic does what a broker here does by itself.",
     TOPIC,
     one_of(
         argument(
