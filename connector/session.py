@@ -30,6 +30,9 @@ DEFAULTS: dict[str, str] = {
     "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
     # 200 by default: each costs a task in every micro-batch, and is fixed for a checkpoint's life.
     "spark.sql.shuffle.partitions": "2",
+    # A query killed while it wrote its first offset leaves a temporary file, and Spark would never
+    # begin with that checkpoint again.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -100,7 +100,7 @@ class TopicName:
             )
         if "/" in self.local_name:
             raise InvalidTopicNameError(f"Invalid topic name: {self}. '/' in the local name.")
-        if any("\ud800" <= mark <= "\udfff" for mark in self.local_name):
+        if not _is_unicode(self.local_name):
             raise InvalidTopicNameError("Invalid topic name: it holds a lone surrogate.")
         object.__setattr__(self, "partition_index", _partition_index(self.local_name))
         if self.is_partition and _is_blank(_without_partition(self.local_name)):
@@ -237,11 +237,18 @@ def check_subscription_name(name: str) -> None:
     """InvalidTopicNameError if a subscription can't be called that."""
     if _is_blank(name):
         raise InvalidTopicNameError("Empty subscription name")
+    if not _is_unicode(name):
+        raise InvalidTopicNameError(f"Subscription name {name!r} holds a lone surrogate.")
     if name == _RESERVED_SUBSCRIPTION or name.startswith(_REPLICATOR_PREFIX):
         raise InvalidTopicNameError(
             f"Subscription name {name!r} is reserved: choose one that is not "
             f"{_RESERVED_SUBSCRIPTION!r} and doesn't start with {_REPLICATOR_PREFIX!r}"
         )
+
+
+def _is_unicode(name: str) -> bool:
+    """Whether it can be stored: whatever a shell hands over that is no UTF-8 has surrogates."""
+    return not any("\ud800" <= mark <= "\udfff" for mark in name)
 
 
 def default_retry_letter_topic(topic: str, subscription: str) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidCursorPositionError, InvalidMessageError
-from pulsar_spark.options.option_values import parse_duration_ms
+from pulsar_spark.options.option_values import MOST_DURATION_MS, parse_duration_ms
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
@@ -171,8 +171,10 @@ def _fold(table: pa.Table, root: Root, topic: str | None, folded: Folded) -> Non
     rows = {name: _numbers(table, name) for name in _NUMBERS}
     if "delay" in table.column_names:
         rows["delay_ms"] = _delays(table["delay"])
-    if (rows["delay_ms"] < -1).any():
-        raise InvalidMessageError("Column delay_ms has values below 0: a delay is 0 or more.")
+    if (rows["delay_ms"] < -1).any() or (rows["delay_ms"] > MOST_DURATION_MS).any():
+        raise InvalidMessageError(
+            "Column delay_ms has values below 0 or above 100 years: a delay is in between."
+        )
     rows["kind"] = _kinds(table)
     rejecting = rows["kind"] >= NEGATIVE
     rows["properties"], said = _properties(table, np.flatnonzero(rejecting))

@@ -67,7 +67,6 @@ class Subscriptions:
 
         One that is there stays as it is.
         """
-        check_subscription_name(name)
         if message_id in ENDS:
             where = InitialPosition(message_id.capitalize())
             self._ask(topic, CreateSubscription(name, where))
@@ -174,6 +173,7 @@ class Subscriptions:
 
     def _ask(self, topic: str, command: Any, *, only: int = -1) -> None:
         """Have it done on each partition, or on one, and wait for the answers."""
+        check_subscription_name(command.subscription)
         ledger, chosen = self._opened(topic)
         if only not in (-1, *chosen):
             raise InvalidOptionError(

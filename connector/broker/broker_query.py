@@ -101,6 +101,8 @@ SETTINGS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
+EMPTY_CHECKPOINT: Final = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
+"""Whether a query that was killed while it wrote its first offset may never begin again."""
 
 _setting = threading.Lock()
 _log = logging.getLogger(__name__)
@@ -494,6 +496,7 @@ def _start(
     spark.createDataFrame([], "nothing int")  # makes it this thread's session, which `start` asks
     options = {**root.options, "term": str(term)}
     settings = {**SETTINGS, "spark.sql.shuffle.partitions": str(state_partitions)}
+    spark.conf.set(EMPTY_CHECKPOINT, "false")  # stays: the query asks its session when it runs
     processor = BrokerProcessor(spare_the_garbage_collector)
     with _settings(spark, settings):
         stepped = (

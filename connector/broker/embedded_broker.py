@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from itertools import groupby
-from math import inf
 from operator import attrgetter
 from typing import Final
 
@@ -25,6 +24,7 @@ from pulsar_spark.connector.broker.broker_sink import (
 )
 from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.system.broker_offset import BrokerOffset, stale_checkpoint
 from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
@@ -109,21 +109,13 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         return self._source.hosted(self.offset)
 
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self._source.log_folders
-
-    def has_news(self) -> bool:
-        """Whether the next turn may find something new in the logs; cheap, and may err."""
-        return self._source.has_news()
-
-    def next_due_ms(self) -> int | None:
-        """The instant of the next possible work, if nobody says or publishes anything before."""
-        return self._source.rests_until_ms()
+    def watched(self) -> list[Watched]:
+        """Where that appears for which a turn looks."""
+        return self._source.watched
 
     def next_due_s(self) -> float:
         """Seconds until something falls due, whoever lives or dies; inf if nothing does."""
-        return (min(self._source.due_ms(), default=inf) - self.root.clock.wall_ms()) / 1000
+        return self._source.next_due_s()
 
     def pending(self) -> Iterator[tuple[float, str]]:
         """(seconds, what falls due then), of each subscription the first of a kind."""
@@ -195,7 +187,8 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         dispatch = SystemTopic(self.root, DISPATCH)
         stop = dispatch.refresh()
         done = dispatch.open().state.applications.get(self._id, -1) >= number
-        if not (done and end.is_whole and end.renewed):
+        is_snapshot = end.is_whole and any(part.is_renewed for part in end.parts.values())
+        if not (done and is_snapshot):
             self.brokers = _stored(dispatch, stop if end.dispatched is None else end.dispatched)
             self._run(number, start, end)
         self.brokers = _stored(dispatch, dispatch.refresh())
@@ -207,7 +200,7 @@ def _pending(state: BrokerState | None) -> Iterator[tuple[int, str]]:
         return
     at_ms = state.delayed.next_delivery_time_ms(state.policies.delayed_delivery_tick_ms)
     if at_ms is not None:
-        yield at_ms, "a delayed message"
+        yield at_ms - state.policies.delayed_delivery_ahead_ms, "a delayed message"
     for name, subscription in state.subscriptions.items():
         if subscription.waiting:
             yield min(subscription.waiting), f"redelivery to {name}"

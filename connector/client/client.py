@@ -57,7 +57,7 @@ from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import KEPT, open_or_create, receive_from
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
@@ -112,9 +112,8 @@ class Client(AbstractContextManager["Client"], Shown):
                 "files. Name a folder, s3://bucket/prefix, or memory://NAME."
             )
         _refuse("There is nobody to log in to: who may read files may read topics", authentication)
-        given = {f"storage.{name}": each for name, each in (storage or {}).items()}
         with translated():
-            self.root = Root.of(options_of({"serviceUrl": service_url, **given}))
+            self.root = Root.at(service_url, storage)
         self._given = self.root.options | {"statsIntervalSeconds": str(stats_interval_in_seconds)}
         self._timeout_ms = operation_timeout_seconds * 1000
         self._pid = os.getpid()

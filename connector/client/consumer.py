@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
@@ -28,6 +27,7 @@ from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.errors import BrokerRefusedError
+from pulsar_spark.options.option_values import milliseconds_of
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.topic_name import TopicName
@@ -151,8 +151,8 @@ class Consumer(Receiver[MessageConsumer]):
         self._check_open()
         with translated():
             messages = self._received_all(message)
-            text = _text(error)
-            self._engine.negative_acknowledge(*messages, delay_ms=delay_millis, error=text)
+            delay_ms = None if delay_millis is None else milliseconds_of(delay_millis)
+            self._engine.negative_acknowledge(*messages, delay_ms=delay_ms, error=_text(error))
 
     def reconsume_later(
         self,
@@ -168,8 +168,8 @@ class Consumer(Receiver[MessageConsumer]):
         """
         self._check_open()
         with translated():
-            text = _text(error)
-            self._engine.reconsume_later(message.received, delay_millis, properties, text)
+            delay_ms = milliseconds_of(delay_millis)
+            self._engine.reconsume_later(message.received, delay_ms, properties, _text(error))
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all messages delivered again that were received and not acknowledged."""
@@ -191,7 +191,7 @@ class Consumer(Receiver[MessageConsumer]):
             ends = {MessageId.earliest: EARLIEST, MessageId.latest: LATEST}
             to = ends.get(messageid) or self._from(messageid.core)
         elif isinstance(messageid, int):
-            to = datetime.fromtimestamp(messageid / 1000, timezone.utc)
+            to = messageid
         else:
             raise ValueError(f"invalid seek_arg type {type(messageid)}")  # noqa: TRY004 - as Pulsar's
         with translated():

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime
 from math import inf
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.telemetry import instruments, stats_recorder
@@ -34,7 +34,9 @@ from pulsar_spark.errors import (
     BrokerRefusedError,
     ConsumerNotConnectedError,
     InvalidCursorPositionError,
+    InvalidMessageError,
     ServerError,
+    TopicNotFoundError,
 )
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.planning.stream_offset import StreamOffset
@@ -49,7 +51,7 @@ from pulsar_spark.protocol.commands import (
     Seek,
     Unsubscribe,
 )
-from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
+from pulsar_spark.subscriptions.dead_letter import times_reconsumed
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 GROUPED: Final = 20_000
@@ -64,6 +66,8 @@ _SAID: Final = {
 }  # fmt: skip
 """The columns of what is said of messages, as for a sink that acknowledges."""
 _SaidRow = tuple[Any, ...]
+_NEVER_RIGHT: Final = (InvalidCursorPositionError, InvalidMessageError, TopicNotFoundError)
+"""Faults of one row that stay, however often it is said: the others go out without it."""
 
 
 class MessageConsumer(AbstractContextManager["MessageConsumer"]):
@@ -82,7 +86,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         which counts as delivered. Acknowledgements wait for the group time, so that others join
         them. InvalidOptionError if an option is wrong, TopicNotFoundError if there is no topic.
         """
-        given = {"receiverQueueSize": "1000", **options, "ackMode": "manual"}  # as in Pulsar
+        defaults = {"receiverQueueSize": "1000", "failOnDataLoss": "false"}  # as in Pulsar
+        given = {**defaults, **options, "ackMode": "manual"}
         given["maxMessagesPerTrigger"] = str(prefetch)
         self.options: Options = options_of(given, Scope.STREAM_READ)
         self.root = Root.of(self.options)
@@ -139,11 +144,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """When there was news last."""
         return self._run.news_s
 
-    @property
-    def has_received(self) -> bool:
-        """Whether messages wait in its queue."""
-        return bool(self._queue)
-
     def is_connected(self) -> bool:
         """Whether the broker has let it in, on all partitions."""
         return all(each.connected for each in self._client.consumers.values())
@@ -182,7 +182,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """The next message; None if there is none just now.
 
         BrokerRefusedError if the broker does not let it in, ConsumerReplacedError if a newer run
-        has its name, DataLossError if the next messages were trimmed.
+        has its name. What was trimmed before it was read is passed over, with a warning.
         """
         with self._lock:
             return self.take() if self.fetch() else None
@@ -218,13 +218,9 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             return True
 
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self._run.log_folders
-
-    def has_news(self) -> bool:
-        """Whether `fetch` may find something new; cheap, and may err."""
-        return self._run.has_news()
+    def watched(self) -> list[Watched]:
+        """Where that appears for which `fetch` looks."""
+        return self._run.watched
 
     def poll(self) -> None:
         """Take in the broker's news, and report; errors as of `receive`."""
@@ -266,15 +262,18 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         error: str | None = None,
     ) -> None:
         """Have them delivered again from the retry letter topic."""
-        times = int((message.properties or {}).get(RECONSUMETIMES, "0"))
+        times = times_reconsumed(message.properties or {})
         given = list((properties or {}).items())
         self._say("ReconsumeLater", [message], delay_ms, times, given, error=error)
 
     def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Say of messages what these rows say, as to a sink that acknowledges."""
         self._check_open()
+        said = [tuple(map(row.get, _SAID)) for row in rows]
+        if said:
+            _batch(said)
         with self._saying:
-            self._unsaid += [tuple(map(row.get, _SAID)) for row in rows]
+            self._unsaid += said
         self.poll()
 
     def flush(self) -> None:
@@ -321,18 +320,18 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 self._run.to_report(about)
             self._unacknowledged.clear()
 
-    def seek(self, to: MessageId | Position | datetime) -> None:
-        """Move all consumers of the subscription to this message, or to that publish time."""
+    def seek(self, to: MessageId | Position | int) -> None:
+        """Move all consumers of the subscription to this message, or to that publish time in ms."""
         with self._lock:
             self._client.say(self.seeks(to))
 
-    def seeks(self, to: MessageId | Position | datetime) -> dict[TopicPartition, Seek]:
+    def seeks(self, to: MessageId | Position | int) -> dict[TopicPartition, Seek]:
         """The commands of a seek: an id moves its partition; EARLIEST, LATEST and a time all."""
         self._check_open()
         name, commands = self._client.subscription, {}
         for about in self._client.consumers:
-            if isinstance(to, datetime):
-                commands[about] = Seek(name, timestamp_ms=int(to.timestamp() * 1000))
+            if isinstance(to, int):
+                commands[about] = Seek(name, timestamp_ms=to)
             elif isinstance(to, Position):
                 commands[about] = Seek(name, to)
             elif max(to.partition, 0) == about.partition:
@@ -360,12 +359,14 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def close(self) -> None:
         """Send a last report and leave: unacknowledged messages go to others at once."""
         self._flushing.stop()
-        self.flush()
-        with self._lock:
-            if not self._client.is_closed:
-                self._run.close()
-        if self._stats is not None:
-            self._stats.close()
+        try:
+            self.flush()
+        finally:
+            with self._lock:
+                if not self._client.is_closed:
+                    self._run.close()
+            if self._stats is not None:
+                self._stats.close()
 
     def abandon(self) -> Lease | None:
         """Say nothing any more, as if its process had been killed; the lease that will lapse."""
@@ -437,6 +438,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Add to the next report, and send it unless others may join it."""
         self._check_open()
         rows = _rows(kind, messages, delay_ms, reconsume_times, properties, error)
+        if rows and kind in ("Negative", "ReconsumeLater"):
+            _batch(rows)  # what can't be said is refused while the caller is here
         with self._saying:
             self._unsaid += rows
             waiting = len(self._unsaid)
@@ -446,7 +449,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             self._flushing.begin()
 
     def _fold(self) -> None:
-        """Take in what was said. InvalidCursorPositionError names a message that never was."""
+        """Take in what was said; what can never be right is left out, and raised at the end."""
         with self._saying:
             rows, self._unsaid = self._unsaid, []
         if self._stats is not None and rows:
@@ -459,7 +462,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             part = parts[-1]
             try:
                 found = fold([_batch(part)], self.root, None)
-            except InvalidCursorPositionError as error:
+            except _NEVER_RIGHT as error:
                 parts.pop()
                 if len(part) == 1:
                     wrong = error
@@ -554,11 +557,15 @@ def _rows(
 
 
 def _batch(rows: Sequence[_SaidRow]) -> pa.RecordBatch:
+    """InvalidMessageError if one has what no column holds."""
     columns = zip(_SAID.items(), zip(*rows, strict=True), strict=True)
-    return pa.RecordBatch.from_pydict(
-        {
-            name: pa.array(values, kind)
-            for (name, kind), values in columns
-            if values.count(None) < len(values)
-        }
-    )
+    try:
+        return pa.RecordBatch.from_pydict(
+            {
+                name: pa.array(values, kind)
+                for (name, kind), values in columns
+                if values.count(None) < len(values)
+            }
+        )
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise InvalidMessageError(f"That can't be said of a message: {error}") from error

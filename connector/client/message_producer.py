@@ -9,6 +9,7 @@ sink's (`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
 
 from __future__ import annotations
 
+import operator
 import threading
 import uuid
 from collections import defaultdict, deque
@@ -27,13 +28,13 @@ from pulsar_spark.connector.schema.schema_registration import (
 )
 from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.sink.outgoing_messages import as_messages
+from pulsar_spark.connector.sink.outgoing_messages import as_messages, check_delays
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.telemetry import instruments, stats_recorder, tracing
 from pulsar_spark.connector.telemetry.stats_recorder import ProducerStatsRecorder
 from pulsar_spark.connector.topic_log.backlog_quota import await_room
-from pulsar_spark.connector.topic_log.policies import open_or_create
+from pulsar_spark.connector.topic_log.policies import max_delivery_delay_ms, open_or_create
 from pulsar_spark.connector.topic_log.producer_connection import (
     claim_of,
     connect,
@@ -47,7 +48,9 @@ from pulsar_spark.errors import (
     ProducerHeldError,
     PulsarliteError,
     StorageError,
+    TopicNotFoundError,
 )
+from pulsar_spark.options.option_values import MOST_COUNT
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
@@ -193,6 +196,12 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             if self._is_closed:
                 raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
             number = self._next_sequence_id if row[-1] is None else row[-1]
+            if number > MOST_COUNT:
+                raise InvalidMessageError(
+                    f"Producer {self.name} has used the last sequence id that there is, "
+                    f"{MOST_COUNT}: give a lower one with each message, or take another "
+                    "producer_name."
+                )
             self._next_sequence_id = max(self._next_sequence_id, number + 1)
             waiting = _Waiting(row, number, size, self._clock.monotonic_s(), done)
             self._waiting.append(waiting)
@@ -226,7 +235,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         """
         topic = None
         if partition is not None:
-            topic = f"{self.topic.partitioned_topic_name}-partition-{partition}"
+            number = self._checked_partition(partition)
+            topic = f"{self.topic.partitioned_topic_name}-partition-{number}"
         properties = tracing.with_headers(properties)
         pairs = None if properties is None else list(properties.items())
         row = (
@@ -280,7 +290,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 was_closed, self._is_closed = self._is_closed, True
             self.flush()
             if not was_closed:
-                disconnect(self._ledger, self._claim)
+                with suppress(TopicNotFoundError):  # with the topic went its producers
+                    disconnect(self._ledger, self._claim)
         if self._stats is not None:
             self._stats.close()
 
@@ -311,6 +322,16 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             for _ in range(count):
                 self._waiting_bytes -= self._waiting.popleft().size
 
+    def _checked_partition(self, partition: int) -> int:
+        """InvalidMessageError if the topic has no such: no other message is to suffer of it."""
+        with suppress(TypeError):
+            if 0 <= (number := operator.index(partition)) < self.partitions:
+                return number
+        raise InvalidMessageError(
+            f"The message_router gave partition {partition!r} for {self.topic}, which has "
+            f"{self.partitions}. It has to give a whole number, 0 or more and below that."
+        )
+
     def _is_plain(self, row: Row) -> bool:
         """Whether it can be seen at a glance that this is a message: most are such."""
         value, key, pairs, *others = row
@@ -332,7 +353,10 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 f"of {', '.join(_COLUMNS.names[:-1])}."
             ) from error
         rows = batch.drop_columns(["topic"]) if "topic" in batch.schema.names else batch
-        as_messages(rows, self.options, self.options["topic"], self._clock.wall_ms())
+        topic = self.options["topic"]
+        messages = as_messages(rows, self.options, topic, self._clock.wall_ms())
+        if "deliver_at" in messages.column_names:
+            check_delays(messages, max_delivery_delay_ms(self._ledger, self.topic), topic)
 
     def _give_up(self, chosen: Sequence[_Waiting], error: Exception) -> None:
         """End the messages that can't be published, or whose time is up, with that error."""

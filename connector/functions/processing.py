@@ -30,7 +30,7 @@ from pulsar_spark.connector.spark.message_columns import IDS
 from pulsar_spark.connector.telemetry.tracing import __file__ as tracing_file
 from pulsar_spark.connector.telemetry.tracing import flush, traced
 from pulsar_spark.options.option_values import Delay, milliseconds_of
-from pulsar_spark.subscriptions.dead_letter import LONGEST_ERROR, RECONSUMETIMES
+from pulsar_spark.subscriptions.dead_letter import LONGEST_ERROR, times_reconsumed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,9 +53,13 @@ class RetryLater(Exception):  # noqa: N818 - raised to say so, and no error
     """Raised by a function: the message shall go to the retry letter topic, for so long."""
 
     def __init__(self, delay: Delay, properties: Mapping[str, str] | None = None) -> None:
-        """`properties` are added to those of the message."""
+        """`properties` are added to those of the message. TypeError if one is no text."""
         self.delay_ms = milliseconds_of(delay)
         self.properties = dict(properties or {})
+        given: Mapping[Any, Any] = self.properties
+        for name, text in given.items():
+            if not (isinstance(name, str) and isinstance(text, str)):
+                raise TypeError(f"Property {name!r} is {text!r}: names and values are texts.")
         super().__init__(f"retry in {self.delay_ms} ms")
 
 
@@ -65,10 +69,11 @@ class Reject(Exception):  # noqa: N818 - raised to say so, and no error
     Where the consumer has no dead letter policy, it comes again as any other that failed.
     """
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: str | BaseException = "") -> None:
         """`reason` is in the dead letter's property ERROR."""
-        self.reason = reason
-        super().__init__(reason)
+        is_error = isinstance(reason, BaseException)
+        self.reason = f"{type(reason).__name__}: {reason}" if is_error else str(reason)
+        super().__init__(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +260,8 @@ def _outcome(function: Callable[[Any], bytes], argument: Any) -> bytes:
     try:
         return function(argument)
     except RetryLater as later:
-        outcome: Outcome = {"delay_ms": later.delay_ms, "properties": later.properties}
+        given = {_escaped(name): _escaped(text) for name, text in later.properties.items()}
+        outcome: Outcome = {"delay_ms": later.delay_ms, "properties": given}
     except Reject as never:
         outcome = {"ack_type": "DeadLetter", **_failed(never.reason)}
     except BaseException as error:  # noqa: BLE001 - whatever a function raises is its message's
@@ -270,7 +276,12 @@ def _read(outcome: bytes) -> Outcome:
 
 
 def _failed(text: str) -> Outcome:
-    return {"error": text[:LONGEST_ERROR]}
+    return {"error": _escaped(text)[:LONGEST_ERROR]}
+
+
+def _escaped(text: str) -> str:
+    """Of surrogates, which are no UTF-8, their escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _text(error: BaseException) -> str:
@@ -285,7 +296,7 @@ def _text(error: BaseException) -> str:
         frame, line = frames[-1]
         place = f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
         text = f"{text[: LONGEST_ERROR - len(place) - 3]} ({place})"
-    return text.encode(errors="backslashreplace").decode()
+    return text
 
 
 def _results(run: Work, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[Outcome]:
@@ -348,8 +359,4 @@ def _said(batch: pa.RecordBatch, place: int, outcome: Outcome) -> dict[str, Any]
     if "properties" not in batch.schema.names:
         return {"ack_type": "Negative", **given}
     held = dict(batch.column("properties")[place].as_py() or ())
-    times = held.get(RECONSUMETIMES) or "0"
-    return {
-        "ack_type": "ReconsumeLater", **given,
-        "reconsume_times": int(times) if times.isascii() and times.isdecimal() else 0,
-    }  # fmt: skip
+    return {"ack_type": "ReconsumeLater", **given, "reconsume_times": times_reconsumed(held)}

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import cache
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.storage.object_store import ObjectStore
 
@@ -27,6 +27,16 @@ RESTS: Final = 100
 """... and seldom enough that asking takes a hundredth of the time."""
 _CREATED: Final = 0x100 | 0x80
 """IN_CREATE and IN_MOVED_TO."""
+
+
+class Watched(NamedTuple):
+    """A folder in which news appear, and whether there are any: a glance, cheap, which may err.
+
+    For any thread.
+    """
+
+    folder: str
+    has_news: Callable[[], bool]
 
 
 class FolderWatch(threading.local):

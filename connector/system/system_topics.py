@@ -22,6 +22,7 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
     LedgerFileReader,
     LedgerFileWriter,
 )
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError
@@ -115,21 +116,20 @@ class SystemTopic:
         if self._ledger is not None:
             self._ledger.forget()
 
-    @property
-    def log_folders(self) -> list[str]:
-        return [] if self._ledger is None else [self._ledger.log_folder]
-
     def knows(self, stop_ledger: int) -> bool:
         """Whether it has seen all up to before that ledger, where a look costs a request."""
         log = self.root.known(self.name)
         return log is not None and log.state.next_ledger_id >= stop_ledger
 
-    def has_news(self, next_ledger: int) -> bool:
-        """Whether there may be a ledger of that id, or of a later one: cheap on a local disk."""
-        if self._ledger is None:
-            return False
-        state = self._ledger.state
-        return state.next_ledger_id > next_ledger or self._ledger.is_behind(state.number)
+    def watched(self, next_ledger: int) -> list[Watched]:
+        """Where a ledger of that id, or of a later one, appears; nowhere before it was opened."""
+        if (log := self._ledger) is None:
+            return []
+
+        def has_news() -> bool:
+            return log.state.next_ledger_id > next_ledger or log.is_behind(log.state.number)
+
+        return [Watched(log.log_folder, has_news)]
 
     def append(
         self, records: Iterable[Record], *, application: tuple[str, int] | None = None

@@ -77,21 +77,17 @@ def parse_duration_ms(value: str) -> int:
 
 def milliseconds_of(delay: Delay) -> int:
     """Of a delay that a user's code names; InvalidOptionError if it is none."""
-    if isinstance(delay, dt.timedelta):
-        value = round(delay.total_seconds() * 1000)
-    elif isinstance(delay, str):
-        try:
-            value = parse_duration_ms(delay)
-        except ValueError:
-            value = -1
-    else:
-        value = delay
-    if value < 0:
+    try:
+        if isinstance(delay, dt.timedelta):
+            return _within(round(delay.total_seconds() * 1000), 0, MOST_DURATION_MS)
+        if isinstance(delay, str):
+            return parse_duration_ms(delay)
+        return _within(round(delay), 0, MOST_DURATION_MS)
+    except (ValueError, TypeError, OverflowError):
         raise InvalidOptionError(
             f"A delay can't be {delay!r}: it is a timedelta, a number of milliseconds, or a text "
-            "such as 500ms, 30s or 5m, and not below 0."
-        )
-    return value
+            "such as 500ms, 30s or 5m, from 0 to 100 years."
+        ) from None
 
 
 def parse_time_ms(value: str) -> int:

@@ -73,6 +73,15 @@ _FIRST_WINS: Final = frozenset(
 )
 
 
+def times_reconsumed(properties: Mapping[str, str | None]) -> int:
+    """How often a message was put off, as its properties say; 0 if they have no such number.
+
+    They are its producer's to fill, so whatever stands there is read.
+    """
+    text = properties.get(RECONSUMETIMES) or ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
 def dead_letters(
     state: BrokerState,
     subscription: Subscription,

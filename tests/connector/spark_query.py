@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
+def killed_at_its_first_offset(checkpoint: Path) -> None:
+    """What Spark leaves of a query that was killed before it had renamed that file."""
+    for log in ("offsets", "commits", "state"):
+        (checkpoint / log).mkdir(parents=True)
+    (checkpoint / "offsets" / ".0.0b5c3d1e-7a52-4c6e-9c39-3d0f1f1d2a11.tmp").write_text("v1\n{")
+
+
 @dataclass
 class SparkQuery:
     """`run` reads what is there and ends; `start` goes on until `stop`."""

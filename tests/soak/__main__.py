@@ -5,8 +5,8 @@
 A kill is `kill -9` of one role's whole process: driver, JVM and Python workers. Both roles are
 begun again from their checkpoints at once. When all flights are through before the kills are,
 another round begins, with a topic of its own. A folder that is given is taken up where an
-interrupted soak left it. In the end the root is looked over with views, `doctor` and `verify`. Exit
-status 1 if a flight was lost or came twice, or if anything differs.
+interrupted soak left it. In the end the root is looked over with views, dashboard, `doctor` and
+`verify`. Exit status 1 if a flight was lost or came twice, or if anything differs.
 """
 
 from __future__ import annotations

@@ -286,6 +286,7 @@ def test_many_rows_in_any_order_are_folded_without_looking_at_each(place: Root) 
         (ids(0, ack_type=["maybe"]), InvalidMessageError, "ack_type has 'maybe', and takes"),
         (ids(0, ack_type=[1]), InvalidMessageError, "ack_type is bigint and has to be string"),
         (ids(0, delay_ms=[-5]), InvalidMessageError, "delay_ms has values below 0"),
+        (ids(0, delay_ms=[2**53]), InvalidMessageError, "above 100 years"),
         (ids(0, delay=["soon"]), InvalidMessageError, "no duration, .*: soon"),
         (ids(0, delay=[-5]), InvalidMessageError, "delay has values below 0"),
         (ids(0, delay=[5], delay_ms=[5]), InvalidMessageError, "mean the same: give one"),

@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 import pulsar_spark
 from pulsar_spark.connector.broker.broker_query import (
+    EMPTY_CHECKPOINT,
     SETTINGS,
     Broker,
     standalone,
@@ -25,6 +26,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerFencedError
 from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.topic_name import TopicPartition
+from tests.connector.spark_query import killed_at_its_first_offset
 from tests.connector.subscriber import (
     MakeSubscriber,
     Subscriber,
@@ -159,6 +161,8 @@ def test_a_session_without_the_brokers_settings_gets_a_broker_and_keeps_its_own(
     spark: SparkSession, root: Path, settings: dict[str, str | None]
 ) -> None:
     assert "RocksDB" not in str(settings["spark.sql.streaming.stateStore.providerClass"])
+    spark.conf.set(EMPTY_CHECKPOINT, "true")
+    killed_at_its_first_offset(root / "_broker" / "checkpoint")
     with standalone(spark, str(root)) as broker:
         assert {name: spark.conf.get(name, None) for name in settings} == settings
         send(root, "t", ["a"])

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
+from pulsar_spark.connector.admin.topics import Topics
+from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS
+from pulsar_spark.errors import StorageUnavailableError
 from pulsar_spark.pulsar.schema import (
     StringSchema,
 )
-from pulsar_spark.testing import ManualClock
+from pulsar_spark.testing import ManualClock, Place
 from tests.connector.client.clients import (
     all_of,
     numbers,
@@ -134,6 +137,62 @@ def test_of_several_acknowledgements_one_that_can_not_be_harms_no_other(
     pulsarlite_clock.advance(100)
     consumer.close()
     assert received(shared(client)) == []
+
+
+@pytest.mark.parametrize("delay_ms", [-1, 10**20, float("nan"), "soon"])
+@pytest.mark.parametrize("properties", [None, {"tries": 1}, {"a": "\ud800"}])
+def test_what_can_not_be_said_of_a_message_is_refused_at_once_and_harms_no_other(
+    pulsarlite: Place, delay_ms: Any, properties: Any
+) -> None:
+    client = pulsarlite.client
+    consumer = shared(client)
+    producer = client.create_producer("t")
+    for text in (b"a", b"b"):
+        producer.send(text, properties={"RECONSUMETIMES": "9" * 20})
+    first, other = consumer.receive(1000), consumer.receive(1000)
+    with pytest.raises(pulsar.PulsarException):
+        consumer.negative_acknowledge(first, delay_millis=delay_ms)
+    with pytest.raises(pulsar.PulsarException):
+        consumer.reconsume_later(first, 1 if properties else delay_ms, properties)
+    consumer.acknowledge(other)
+    consumer.reconsume_later(first, 1)
+    pulsarlite.clock.advance(seconds=1)
+    assert pulsarlite.backlog("t", "s") == 1
+    assert consumer.receive(1000).data() == b"a"
+    consumer.close()
+
+
+@pytest.mark.parametrize("kind", pulsar.ConsumerType)
+def test_who_waits_goes_on_behind_what_an_administrator_has_truncated(
+    pulsarlite: Place, kind: pulsar.ConsumerType
+) -> None:
+    client = pulsarlite.client
+    producer = client.create_producer("t")
+    waiting = subscribe(client, consumer_type=kind, receiver_queue_size=1)
+    for value in (b"a", b"b", b"c"):
+        producer.send(value)
+    assert waiting.receive(1000).data() == b"a"
+    Topics(pulsarlite.root).truncate("t", force=True)
+    producer.send(b"new")
+    assert waiting.receive(1000).data() == b"new"
+
+
+def test_a_topic_that_was_deleted_keeps_no_acknowledgement_of_another_back(
+    pulsarlite: Place,
+) -> None:
+    client = pulsarlite.client
+    for topic in ("t", "u"):
+        client.create_producer(topic).send(topic.encode())
+    consumer = shared(client, topic=["t", "u"])
+    held = {each.data(): each for each in (consumer.receive(1000), consumer.receive(1000))}
+    Topics(pulsarlite.root).delete("u", force=True)
+    consumer.acknowledge(held[b"u"])
+    consumer.acknowledge(held[b"t"])
+    with pytest.raises(pulsar.TopicNotFound):
+        consumer.close()
+    assert pulsarlite.backlog("t", "s") == 0
+    assert not subscriptions(pulsarlite.root, "persistent://public/default/t")[0].consumers
+    client.close()
 
 
 def test_with_receipts_an_acknowledgement_is_with_the_broker_when_it_returns(
@@ -317,6 +376,8 @@ def test_a_seek_goes_behind_a_message_or_to_it_or_to_a_time(
         (ids[1], [b"c", b"d", b"e"]),
         (ids[3], [b"e"]),
         (times[2], [b"c", b"d", b"e"]),
+        (-(10**20), [b"a", b"b", b"c", b"d", b"e"]),
+        (10**20, []),
         (pulsar.MessageId.latest, []),
     ):
         consumer.seek(to)
@@ -488,3 +549,29 @@ def test_a_listener_gets_each_message_pauses_and_may_fail(url: str) -> None:
         assert arrived.acquire(timeout=30)
         consumer.close()
     assert got == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("call", ["get", "create", "files", "open_input"])
+def test_who_listens_goes_on_when_the_store_answers_again(
+    pulsarlite: Place, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    client, consumed, read = pulsarlite.client, list[bytes](), list[bytes]()
+    producer = client.create_producer("t")
+    producer.send(b"a", partition_key="k")
+    subscribe(client, message_listener=lambda _, each: consumed.append(each.data()))
+    earliest = pulsar.MessageId.earliest
+    client.create_reader("t", earliest, reader_listener=lambda _, each: read.append(each.data()))
+    table = client.create_table_view("t")
+    pulsarlite.clock.advance(seconds=1)
+    producer.send(b"b", partition_key="k")
+
+    def away(*_: object) -> None:
+        raise StorageUnavailableError("The store is away for a moment.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStore, call, away)
+        pulsarlite.clock.advance(seconds=2)
+    producer.send(b"c", partition_key="k")
+    pulsarlite.clock.advance(seconds=40)
+    assert consumed == read == [b"a", b"b", b"c"]
+    assert table.get("k") == b"c"

@@ -303,6 +303,41 @@ def test_what_is_rejected_becomes_a_dead_letter_at_once() -> None:
     assert (found["ack_type"], found["error"]) == ("DeadLetter", "unreadable")
 
 
+@pytest.mark.parametrize(
+    ("raised", "ack_type", "error"),
+    [
+        (lambda: pulsar_spark.Reject("\ud800"), "DeadLetter", r"\ud800"),
+        (lambda: pulsar_spark.Reject(KeyError("k")), "DeadLetter", "KeyError: 'k'"),
+        (lambda: RetryLater(10**20), "Negative", "InvalidOptionError: "),
+        (lambda: RetryLater(float("nan")), "Negative", "InvalidOptionError: "),  # type: ignore[arg-type]
+        (lambda: RetryLater(1, {"tries": 1}), "Negative", "TypeError: Property 'tries' is 1"),  # type: ignore[dict-item]
+        (lambda: RetryLater(1, {"\ud800": "\ud800"}), "ReconsumeLater", None),
+    ],
+)
+def test_whatever_a_function_says_of_a_message_is_an_outcome_of_that_message_alone(
+    raised: Callable[[], Exception], ack_type: str, error: str | None
+) -> None:
+    def raise_it(message: Message) -> None:
+        if message.value == b"b":
+            raise raised()
+
+    found = outcomes(raise_it, batch_of("a", "b", "c", properties=maps([{}] * 3)))
+    done = "Individual"
+    assert [each["ack_type"] for each in found] == [done, ack_type, done]
+    said = found[1]["error"]
+    assert said is error or said.startswith(error)
+
+
+@pytest.mark.parametrize("times", ["99999999999", "9" * 5000, "-1", "٣", "", "often"])
+def test_a_count_that_is_none_of_ours_does_not_keep_a_message_from_being_put_off(
+    times: str,
+) -> None:
+    (found,) = outcomes(
+        obedient, batch_of("later 20", properties=maps([{"RECONSUMETIMES": times}]))
+    )
+    assert (found["ack_type"], found["reconsume_times"]) == ("ReconsumeLater", 0)
+
+
 def test_a_batch_that_wants_to_be_retried_later_is_so_as_a_whole() -> None:
     def busy(batch: pa.RecordBatch) -> None:
         raise RetryLater("1s")

@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from tests.connector.spark_query import killed_at_its_first_offset
 from tests.connector.topics import ledger_of, maps, numbers, send
 from tests.waiting import eventually
 
@@ -218,6 +219,15 @@ def test_a_checkpoint_whose_first_batch_was_never_committed_goes_on(
                 file.unlink()
     early.batches.clear()
     assert early.values() == ["before", "after"]
+
+
+def test_a_query_killed_while_it_wrote_its_first_offset_begins_again(
+    query: MakeQuery, root: Path
+) -> None:
+    send(root, "t", ["a"])
+    reader = query(topic="t", startingOffsets="earliest")
+    killed_at_its_first_offset(reader.checkpoint)
+    assert reader.values() == ["a"]
 
 
 def test_a_checkpoint_of_version_1_is_still_read(
