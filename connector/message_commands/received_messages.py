@@ -13,8 +13,9 @@ import struct
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from typing import Any, Final
+
+import numpy as np
 
 from pulsar_spark.connector.broker.sign_of_life import DEAD_AFTER_MS, shows_life
 from pulsar_spark.connector.client.consumer import Consumer
@@ -232,9 +233,8 @@ def hex_dumped(data: bytes) -> str:
 
 
 def _time(since_1970_ms: int) -> str:
-    moment = datetime.fromtimestamp(since_1970_ms / 1000, timezone.utc)
-    least = "milliseconds" if moment.microsecond else "seconds"
-    return moment.isoformat(timespec=least).replace("+00:00", "Z")
+    """Of any year, which Python's own times are not."""
+    return str(np.datetime64(since_1970_ms, "ms")).removesuffix(".000") + "Z"
 
 
 # -- values by the topic's schema --------------------------------------------------------------

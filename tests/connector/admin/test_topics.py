@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import pulsar_spark
@@ -258,6 +259,17 @@ def test_messages_are_looked_at_one_by_one(
     admin.topics.create("many", 2)
     with pytest.raises(InvalidOptionError, match="name one, such as"):
         admin.topics.examine("many")
+
+
+def test_a_message_of_a_time_that_python_has_not_is_looked_at_too(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSARLITE_SERVICE_URL", str(root))
+    last = pa.array([(1 << 63) - 1], pa.timestamp("us", "UTC"))
+    send(root, "future", ["a"], columns={"event_time": last})
+    found = answer(capsys, "peek", "future")
+    assert (found["value"], found["event_time"]) == ("a", "294247-01-10T04:00:54.775Z")
+    assert "event_time 294247-01-10T04:00:54.775Z" in said(capsys, "peek", "future")
 
 
 def test_a_batch_is_examined_message_by_message(admin: Admin, root: Path) -> None:
