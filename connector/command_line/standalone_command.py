@@ -16,7 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.connector.broker.broker_query import Broker, standalone
-from pulsar_spark.connector.command_line.noun import SERVICE_URL, STORAGE, argument, pairs, root_of
+from pulsar_spark.connector.command_line.noun import (
+    SERVICE_URL,
+    STORAGE,
+    argument,
+    at_least,
+    pairs,
+    root_of,
+)
 from pulsar_spark.connector.session import session, submitted_to
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
@@ -30,6 +37,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _say = partial(print, flush=True)
+
+
+def cores(text: str) -> str:
+    """For `argument(type=...)`: how many, or * for all."""
+    return text if text == "*" else str(at_least(1)(text))
+
+
 ARGUMENTS = (
     SERVICE_URL,
     STORAGE,
@@ -43,13 +57,16 @@ ARGUMENTS = (
         help="of a cluster, such as spark://host:7077 (default: this machine; under spark-submit, "
         "its own)",
     ),
-    argument("--cores", default="2", metavar="N", help="on this machine (default: %(default)s)"),
+    argument(
+        "--cores", type=cores, default="2", metavar="N",
+        help="on this machine; * for all (default: %(default)s)",
+    ),
     argument(
         "--conf", action="append", default=[], metavar="NAME=VALUE",
         help="a setting of Spark's, such as spark.cores.max=2; may be given several times",
     ),
     argument(
-        "--state-partitions", type=int, default=1, metavar="N",
+        "--state-partitions", type=at_least(1), default=1, metavar="N",
         help="tasks of a micro-batch, fixed for a checkpoint's life; more than one is for "
         "thousands of busy topic partitions (default: %(default)s)",
     ),
