@@ -146,11 +146,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """When there was news last."""
         return self._run.news_s
 
-    @property
-    def has_received(self) -> bool:
-        """Whether messages wait in its queue."""
-        return bool(self._queue)
-
     def is_connected(self) -> bool:
         """Whether the broker has let it in, on all partitions."""
         return all(each.connected for each in self._client.consumers.values())

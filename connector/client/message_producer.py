@@ -50,6 +50,7 @@ from pulsar_spark.errors import (
     StorageError,
     TopicNotFoundError,
 )
+from pulsar_spark.options.option_values import MOST_COUNT
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
@@ -198,6 +199,12 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             if self._is_closed:
                 raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
             number = self._next_sequence_id if row[-1] is None else row[-1]
+            if number > MOST_COUNT:
+                raise InvalidMessageError(
+                    f"Producer {self.name} has used the last sequence id that there is, "
+                    f"{MOST_COUNT}: give a lower one with each message, or take another "
+                    "producer_name."
+                )
             self._next_sequence_id = max(self._next_sequence_id, number + 1)
             waiting = _Waiting(row, number, size, self._clock.monotonic_s(), done)
             self._waiting.append(waiting)

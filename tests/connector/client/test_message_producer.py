@@ -110,6 +110,17 @@ def test_a_message_that_can_not_be_is_refused_and_loses_no_other(host: Host) -> 
     assert published(host) == ["0123", "1"]
 
 
+def test_behind_the_last_sequence_id_nothing_goes_and_nothing_else_is_lost(host: Host) -> None:
+    mine = producer(host, delay_ms=1)
+    mine.send(b"before")
+    assert mine.send(b"last", sequence_id=(1 << 63) - 1) == (1 << 63) - 1
+    with pytest.raises(InvalidMessageError, match="has used the last sequence id"):
+        mine.send(b"behind")
+    mine.send(b"lower", sequence_id=7)
+    mine.flush()
+    assert published(host) == ["before", "last", "lower"]
+
+
 @pytest.mark.parametrize(
     "said",
     [
