@@ -1,7 +1,8 @@
 """docs/from-pulsar.md: each command of four groups of pulsar-admin, and where it is here.
 
 The commands are recorded from Pulsar's own tool (`tests/recorded/pulsar-admin-4.0.json`). Whether
-one of the same name is here is looked up in the parsers; for all others the table below says.
+one of the same name is here, and which of its options, is looked up in the parsers; for all others
+the tables below say why not.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentParser, _SubParsersAction
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -23,8 +24,9 @@ HEAD: Final = """\
 Each command of the groups `topics`, `namespaces`, `tenants` and `schemas` of `pulsar-admin`
 {version} (commands for subscriptions are among those of `topics`), and what there is here. What is
 refused ends with 1, and one line on standard error says why; with `--json` the answer is printed as
-JSON. [The command line](command-line.md) has the flags, which are Pulsar's where a command has its
-name. The same in Python, without Spark, is `pulsar_spark.Admin`:
+JSON. [The command line](command-line.md) has the options, which are Pulsar's where a command has
+its name, but for [some](#options-that-are-not-here). The same in Python, without Spark, is
+`pulsar_spark.Admin`:
 
 ```python
 admin = pulsar_spark.Admin("s3://bucket/prefix")
@@ -41,8 +43,9 @@ admin.topics.delete("orders", force=True)
   query that publishes, or begins anew, means whichever topic has the name, and makes one if there
   is none (unless `allowAutoTopicCreation` is off).
 - `topics delete` is refused while the topic has subscriptions, or producers with an access mode,
-  unless `--force`; readers are known to nobody. `topics truncate` is refused while a subscription
-  has not acknowledged everything, unless `--force`.
+  unless `--force`; readers are known to nobody. `topics truncate` and `topics trim` are refused
+  while a subscription has not acknowledged what would go, and `namespaces clear-backlog` while one
+  has a backlog (Pulsar asks at the terminal), unless `--force`.
 - `topics skip -n`, `examine-messages -m` and `peek-messages -n` count messages, where Pulsar counts
   entries (batches): as the backlog does here.
 - `reset-cursor -m` goes on **at** that message, with `-e` behind it. `-t 3h` goes on at the first
@@ -52,8 +55,9 @@ admin.topics.delete("orders", force=True)
   was asked stands in the log, and is done when one comes.
 - `get-message-id -d` names the message at which `reset-cursor` to that time goes on, for each
   partition; where nothing was published since, that there is none.
-- Delayed messages never come early, so there is no switch for Pulsar's
-  `isDelayedDeliveryDeliverAtTimeStrict`, which is a setting of its broker, for all topics.
+- Delayed messages never come early, unless a policy says so (`set-delayed-delivery
+  --disable-strict`). In Pulsar they do: `isDelayedDeliveryDeliverAtTimeStrict` is a setting of its
+  broker, for all topics.
 - `set-subscription-expiration-time` deletes what nobody was connected to for that time **while this
   broker ran**: one that has just started counts from then. The same may be said of one topic.
 - A namespace and a tenant come into being with their first topic. `namespaces create` and `tenants
@@ -75,11 +79,9 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "topics": {
         "analyze-backlog": "topics stats",
         "list-partitioned-topics": "topics list",
-        "trim-topic": "topics trim",
         "disable-deduplication": "topics set-deduplication",
         "enable-deduplication": "topics set-deduplication",
         "get-deduplication-enabled": "topics get-deduplication",
-        "get-backlog-size": "topics stats",
         "compaction-status": "topics stats-internal",
         "info-internal": "topics stats-internal",
     },
@@ -110,6 +112,7 @@ NOT_HERE: Final = (
         "who published what stands in the log: no snapshot of it",
     ),
     (r".*max-message-size", "`maxMessageSize` is an option of who publishes; larger ones are cut"),
+    (r"trim-topic", "a broker trims by itself what may go; `topics trim` drops what it names"),
     (r"create-missed-partitions", "a topic is made with all its partitions, by one commit"),
     (r"extract", "it takes a Java class out of a jar; a Python `Record` says its schema itself"),
     (r"delete", "a version of a schema stays: stored messages name it. Delete the topic"),
@@ -117,12 +120,40 @@ NOT_HERE: Final = (
 )
 """Commands that are not here, by their whole name, and why; the first that fits."""
 
+_ONE_BY_ONE: Final = "name them one by one"
+OPTIONS_NOT_HERE: Final = {
+    "--bundle": _BUNDLES,
+    "--bundles": _BUNDLES,
+    "--clusters": _CLUSTERS,
+    "--replicated": _CLUSTERS,
+    "--update-local-only": _CLUSTERS,
+    "--from-file": _ONE_BY_ONE,
+    "regex": _ONE_BY_ONE,
+    "--property": "as for `update-subscription-properties`",
+    "--show-server-marker": "among the messages there are no markers",
+    "--transaction-isolation-level": "what is not committed is nowhere to be seen",
+}
+"""Options of commands that are here, and why they are not."""
+
 
 @cache
-def commands(noun: str) -> set[str]:
+def commands(noun: str) -> dict[str, ArgumentParser]:
     """The commands of `pulsarlite NOUN`, listed or not."""
-    choices = _choices(_choices(parser_of([noun]))[noun])
-    return set(choices)
+    return _choices(_choices(parser_of([noun]))[noun])
+
+
+def missing_options(recorded: Mapping[str, Mapping[str, list[str]]]) -> dict[str, list[str]]:
+    """Each option that a command of the same name does not have -> these commands."""
+    found: dict[str, list[str]] = {}
+    for group, known in recorded.items():
+        for command, options in known.items():
+            if (parser := commands(group).get(command)) is None:
+                continue
+            here = {flag for each in parser._actions for flag in each.option_strings}  # noqa: SLF001
+            for option in options:
+                if option not in here:
+                    found.setdefault(option, []).append(f"{group} {command}")
+    return found
 
 
 def verdict(group: str, command: str) -> str:
@@ -144,6 +175,10 @@ def page() -> str:
     for group, known in recorded["commands"].items():
         parts += [f"\n## {group}\n", "| pulsar-admin | here |\n| --- | --- |\n"]
         parts += (f"| {names} | {said} |\n" for names, said in _rows(group, sorted(known)))
+    parts += ["\n## Options that are not here\n", "| option | of | why |\n| --- | --- | --- |\n"]
+    for option, of in sorted(missing_options(recorded["commands"]).items()):
+        named = ", ".join(f"`{each}`" for each in of)
+        parts.append(f"| `{option}` | {named} | {OPTIONS_NOT_HERE[option]} |\n")
     return "".join(parts)
 
 

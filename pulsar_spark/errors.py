@@ -64,6 +64,10 @@ class MessageTooBigError(InvalidMessageError):
     """A message is larger than `maxMessageSize`, and not to be cut into chunks."""
 
 
+class DeliveryDelayTooLongError(InvalidMessageError):
+    """A message is to come later than its topic allows (Pulsar's NotAllowedException)."""
+
+
 class InvalidSchemaDataError(PulsarliteError, ValueError):
     """A schema's definition is no Avro schema, or not one for its type (InvalidSchemaData)."""
 

@@ -29,9 +29,9 @@ from pulsar_spark.connector.broker import (
     broker_input,
     broker_query,
     broker_sink,
-    broker_source,
     embedded_broker,
 )
+from pulsar_spark.connector.broker.planned_batch import PlannedBatch
 from pulsar_spark.connector.functions import processing
 from pulsar_spark.connector.housekeeping import (
     housekeeper,
@@ -195,7 +195,8 @@ def spreads_keys(patch: Any) -> None:
 
 @breaks(
     "ConfirmedIsDurable",
-    "connector/topic_log/test_non_persistent.py::test_nothing_of_it_waits_for_the_disk",
+    "connector/storage/test_stores.py"
+    "::test_what_is_confirmed_is_on_the_disk_data_before_log_and_file_before_folder",
 )
 def syncs_nothing(patch: Any) -> None:
     patch.setattr(local_store, "_is_durable", lambda _: False)
@@ -585,10 +586,7 @@ def stays_where_it_was_not_refused(patch: Any) -> None:
     "::test_the_first_consumer_of_a_new_partition_reads_it_from_the_beginning",
 )
 def subscribes_nobody_to_new_partitions(patch: Any) -> None:
-    original = broker_source.BrokerSource._grown
-    patch.setattr(
-        broker_source.BrokerSource, "_grown", lambda *arguments: (original(*arguments)[0], {})
-    )
+    patch.setattr(PlannedBatch, "create", lambda batch, about, _: batch.host(about))
 
 
 # -- acknowledging by sink ---------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pulsar_spark.connector.admin.namespaces import Namespaces, Tenants
 from pulsar_spark.connector.admin.schemas import Schemas
 from pulsar_spark.connector.admin.subscriptions import Subscriptions
 from pulsar_spark.connector.admin.topics import Topics
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.topics import Root
 
 
 class Admin:
@@ -31,10 +31,7 @@ class Admin:
 
         `storage` are options of the object store, such as `aws_endpoint`.
         """
-        given = {f"storage.{key}": each for key, each in (storage or {}).items()}
-        url = {} if service_url is None else {"serviceUrl": service_url}
-        root = Root.of(options_of({**url, **given}))
-        self._root = root
+        self._root = root = Root.at(service_url, storage)
         self.topics = Topics(root)
         self.subscriptions = Subscriptions(root)
         self.namespaces = Namespaces(root)

@@ -57,9 +57,15 @@ class Namespaces:
         names = (NamespaceName(e, each) for e in tenants for each in folders(self._root, e))
         return [str(each) for each in names if self._is_there(each)]
 
-    def topics(self, namespace: str) -> Sequence[str]:
-        """The full names of its topics, but for those that Pulsarlite writes itself."""
-        return self._topics.list(namespace)
+    def topics(
+        self, namespace: str, *, system: bool = False, domains: Sequence[str] = DOMAINS
+    ) -> Sequence[str]:
+        """The full names of its topics; `system`: also of those that Pulsarlite writes itself.
+
+        NamespaceNotFoundError if there is no such namespace.
+        """
+        self._there(namespace)
+        return self._topics.list(namespace, system=system, domains=domains)
 
     def create(self, namespace: str) -> None:
         """Make it, without topics and policies. TopicExistsError if it is there."""
@@ -89,10 +95,26 @@ class Namespaces:
         self._root.store.delete(policies_path(name))
         return topics
 
-    def clear_backlog(self, namespace: str, subscription: str | None = None) -> Sequence[str]:
-        """Acknowledge all messages for a subscription, or for all, on each topic; on which."""
+    def clear_backlog(
+        self, namespace: str, subscription: str | None = None, *, force: bool = False
+    ) -> Sequence[str]:
+        """Acknowledge all messages for a subscription, or for all, on each topic; on which.
+
+        TopicInUseError if one of them has a backlog, unless `force`.
+        """
         found = list(self._subscribed(namespace, subscription))
         admin = Subscriptions(self._root)
+        behind = (
+            f"{each.name} on {topic}"
+            for topic, name in found
+            for each in admin.stats(topic)
+            if each.name == name and each.backlog
+        )
+        if not force and (first := next(behind, None)):
+            raise TopicInUseError(
+                f"Not all is acknowledged, such as by {first}. Say --force if whoever has not "
+                "got it is to go without."
+            )
         for topic, name in found:
             admin.clear_backlog(topic, name)
         return sorted({topic for topic, _ in found})
@@ -155,7 +177,7 @@ class Namespaces:
         if self._root.store.exists(policies_path(name)):
             return True
         found = (self._root.find(name.tenant, name.local_name, domain) for domain in DOMAINS)
-        return any(self._root.open_found(each) for each in chain.from_iterable(found))
+        return any(self._root.is_there(each) for each in chain.from_iterable(found))
 
 
 @dataclass(frozen=True, slots=True)

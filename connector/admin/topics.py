@@ -18,7 +18,7 @@ from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, sweep_deleted
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import check_room
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root, partitions_of
 from pulsar_spark.errors import (
     BrokerRefusedError,
     InvalidOptionError,
@@ -26,8 +26,12 @@ from pulsar_spark.errors import (
     ServerError,
     TopicInUseError,
 )
-from pulsar_spark.options.topic_policies import properties, with_properties
+from pulsar_spark.options.topic_policies import properties as properties_of
+from pulsar_spark.options.topic_policies import with_properties
+from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_log.ledger_log import TERMINATED
 from pulsar_spark.topic_log.producer_registry import ProducerRegistry
 from pulsar_spark.topic_name import (
@@ -51,7 +55,13 @@ class Topics:
         """Opens nothing."""
         self._root = root
 
-    def list(self, namespace: str | None = None, *, system: bool = False) -> list[str]:
+    def list(
+        self,
+        namespace: str | None = None,
+        *,
+        system: bool = False,
+        domains: Sequence[str] = DOMAINS,
+    ) -> list[str]:
         """The full names of the topics of a namespace, or of all, in order.
 
         `system`: also of those that Pulsarlite makes and writes itself.
@@ -60,15 +70,17 @@ class Topics:
         if namespace is not None:
             parsed = NamespaceName.parse(namespace)
             tenant, local = parsed.tenant, parsed.local_name
-        found = (each for domain in DOMAINS for each in self._root.find(tenant, local, domain))
+        found = (each for domain in domains for each in self._root.find(tenant, local, domain))
         return [
             str(each)
             for each in found
-            if (system or not each.is_system) and self._root.open_found(each) is not None
+            if (system or not each.is_system) and self._root.is_there(each)
         ]
 
-    def create(self, topic: str, partitions: int = 1) -> None:
-        """Make a topic.
+    def create(
+        self, topic: str, partitions: int = 1, *, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Make a topic, with these properties.
 
         TopicExistsError if it is there already, TooManyTopicsError if its namespace is full.
         """
@@ -79,9 +91,10 @@ class Topics:
                 "--partitions."
             )
         check_user_topic(name, "created")
-        if self._root.open_found(name) is None:
+        settings = with_properties({}, properties or {})
+        if not self._root.is_there(name):
             check_room(self._root, name, partitions)
-        self._root.create(name, partitions)
+        self._root.create(name, partitions, settings)
 
     def delete(self, topic: str, *, force: bool = False) -> int:
         """Delete a topic with its messages; how many files were deleted.
@@ -145,7 +158,7 @@ class Topics:
 
     def get_properties(self, topic: str) -> dict[str, str]:
         """The names and texts that its owner has given it. TopicNotFoundError if there is none."""
-        return properties(self._root.open(TopicName.parse(topic)).state.settings)
+        return properties_of(self._root.open(TopicName.parse(topic)).state.settings)
 
     def update_properties(self, topic: str, given: Mapping[str, str]) -> None:
         """Give it these beside those that it has. InvalidOptionError if they are too long."""
@@ -163,22 +176,26 @@ class Topics:
         Subscriptions stay, at the end. TopicInUseError if one of them has not acknowledged all,
         unless `force`.
         """
-        ledger = self._root.open(self._users(topic, "truncated"))
-        if not force:
-            behind = sorted(
-                {each.name for each in subscriptions(self._root, ledger.topic) if each.backlog}
-            )
-            if behind:
-                raise TopicInUseError(
-                    f"Subscriptions {', '.join(behind)} of {ledger.topic} have messages that are "
-                    "not acknowledged. Say --force if they are to be lost."
-                )
-        state = ledger.state
+        state = self._root.open(self._users(topic, "truncated")).state
         before = dict.fromkeys(range(state.partitions), state.next_ledger_id)
-        messages = sum(state.partition(number).messages for number in before)
-        LedgerStore(ledger).trim(before)
-        left = ledger.state
-        return messages - sum(left.partition(number).messages for number in before)
+        return self.trim(topic, before, force=force)[0]
+
+    def trim(
+        self, topic: str, before: Mapping[int, int], *, force: bool = False
+    ) -> tuple[int, int]:
+        """Drop each partition's ledgers with an id below `before[partition]`.
+
+        How many messages went, in how many ledgers. TopicInUseError if a subscription has not
+        acknowledged them, unless `force`.
+        """
+        ledger = self._root.open(self._users(topic, "trimmed"))
+        if not force:
+            self._check_acknowledged(ledger, before)
+        ledgers = {number: ledger.ledgers(number) for number in before}
+        commit = LedgerStore(ledger).trim(before)
+        trimmed = commit.trimmed if commit else {}
+        gone = [ledgers[number].get(each) for number, ids in trimmed.items() for each in ids]
+        return sum(each.messages for each in gone if each), len(gone)
 
     def peek(self, topic: str, subscription: str, count: int = 1) -> list_[StoredMessage]:
         """The first messages that the subscription has not acknowledged, of each partition.
@@ -231,30 +248,41 @@ class Topics:
 
         MessageNotFoundError if there is none, or not any more.
         """
+        ledger, wanted = self._meant(topic, message_id)
+        found = messages.at(ledger, wanted)
+        if not found:
+            raise MessageNotFoundError(f"{ledger.topic} has no message {wanted}.")
+        return found
+
+    def backlog_size(self, topic: str, message_id: str | MessageId) -> int:
+        """Bytes behind a message, or its entry, as if all messages of a ledger had one size.
+
+        Payload before compression. Pulsar: `getBacklogSizeByMessageId`.
+        """
+        ledger, wanted = self._meant(topic, message_id)
+        ledgers = ledger.ledgers(wanted.partition)
+        if not len(ledgers):
+            return 0
+        behind = PositionSet.between(ledgers, Position(*wanted.position), ledgers[-1].last)
+        return behind.size_bytes(ledgers)
+
+    def opened(self, topic: str) -> tuple[ManagedLedger, Sequence[int]]:
+        """(the topic, its partitions: all, or the one that the name has)."""
+        name = TopicName.parse(topic)
+        ledger = self._root.open(name)
+        return ledger, partitions_of(ledger, name)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _meant(self, topic: str, message_id: str | MessageId) -> tuple[ManagedLedger, MessageId]:
+        """(the topic, the id with its partition)."""
         ledger, chosen = self.opened(topic)
         wanted = parsed_id(message_id) if isinstance(message_id, str) else message_id
         if wanted.partition < 0 and len(chosen) == 1:
             wanted = replace(wanted, partition=chosen[0])
         if wanted.partition not in chosen:
             raise InvalidOptionError(f"{wanted} names no partition of {topic}.")
-        found = messages.at(ledger, wanted)
-        if not found:
-            raise MessageNotFoundError(f"{ledger.topic} has no message {wanted}.")
-        return found
-
-    def opened(self, topic: str) -> tuple[ManagedLedger, Sequence[int]]:
-        """(the topic, its partitions: all, or the one that the name has)."""
-        name = TopicName.parse(topic)
-        ledger = self._root.open(name)
-        there = range(ledger.state.partitions)
-        if name.partition_index not in (-1, *there):
-            raise InvalidOptionError(
-                f"{ledger.topic} has {len(there)} partitions, numbered from 0: there is no "
-                f"partition {name.partition_index}."
-            )
-        return ledger, [name.partition_index] if name.is_partition else there
-
-    # -- inside --------------------------------------------------------------------------------
+        return ledger, wanted
 
     def _users(self, topic: str, to_be: str) -> TopicName:
         """The name; InvalidTopicNameError if it is a system topic's, or a partition's."""
@@ -265,6 +293,21 @@ class Topics:
                 f"{name.partitioned_topic_name}."
             )
         return name
+
+    def _check_acknowledged(self, ledger: ManagedLedger, before: Mapping[int, int]) -> None:
+        behind = set()
+        for each in subscriptions(self._root, ledger.topic):
+            number = each.topic_partition.partition
+            going = LedgerList(
+                one for one in ledger.ledgers(number) if one.ledger_id < before.get(number, 0)
+            )
+            if each.unacknowledged(going):
+                behind.add(each.name)
+        if behind:
+            raise TopicInUseError(
+                f"Subscriptions {', '.join(sorted(behind))} of {ledger.topic} have not "
+                "acknowledged all that would go. Say --force if it is to be lost."
+            )
 
     def _check_unused(self, ledger: ManagedLedger) -> None:
         names = sorted({each.name for each in subscriptions(self._root, ledger.topic)})

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.system.broker_offset import NO_COMMIT, BrokerOffset
+from pulsar_spark.connector.system.broker_offset import NO_COMMIT, BrokerOffset, PartitionBatch
 from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.lease import Lease, read_lease
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, SystemTopic
@@ -82,45 +82,50 @@ class BatchInput:
         end = self._end
         offset = TopicPartition(OFFSET_KEY, 0)
         yield _row(offset, Phase.TICK, 0, 0, broker_rows.OFFSET, data=end.to_json())
-        whole = {*end.renewed, *end.again}
-        ticked = sorted({*end.due, *whole})
+        ticked = ((about, part) for about, part in end.parts.items() if part.is_ticked)
+        aside = {about for about, part in ticked if part.again or part.aside}
         if end.restored is not None:
             yield from self._restored(end.restored)
-        elif end.dispatched and (aside := {*end.again, *end.aside} & {*ticked}):
+        elif end.dispatched and aside:
             # The store may hold a step of theirs that did not count, for want of its letters.
             yield from self._restored(end.dispatched, aside)
-        for about in end.gone:
-            yield _command(about, Phase.LOG, 0, 0, TopicDeleted())
-        for about, (before, number) in end.hosted.items():
-            namespace = str(TopicName.parse(about.topic).namespace)
-            said = end.policies.get(namespace, {})
-            is_said = about in end.again or (namespace in end.changed and about not in end.aside)
-            if number > before or is_said:
-                yield from _log_rows(self._root, about, before, number, said, is_said=is_said)
-        for about, names in end.created.items():
-            for row, name in enumerate(names):
-                command = CreateSubscription(name, InitialPosition.EARLIEST)
-                yield _command(about, Phase.CREATED, 0, row, command)
+        for about, part in end.parts.items():
+            yield from self._part(about, part)
         yield from self._commands()
         yield from self._lapsed()
-        for about in ticked:
-            kind = broker_rows.SNAPSHOT if about in whole else broker_rows.TICK
+
+    def _part(self, about: TopicPartition, part: PartitionBatch) -> Iterator[InputRow]:
+        if part.is_gone:
+            yield _command(about, Phase.LOG, 0, 0, TopicDeleted())
+        if part.heard is not None:
+            namespace = str(TopicName.parse(about.topic).namespace)
+            said = self._end.policies.get(namespace, {})
+            changed = namespace in self._end.changed and part.aside is None
+            is_said = part.again is not None or changed
+            if part.has_news or is_said:
+                yield from _log_rows(self._root, about, *part.heard, said, is_said=is_said)
+        for row, name in enumerate(part.created):
+            command = CreateSubscription(name, InitialPosition.EARLIEST)
+            yield _command(about, Phase.CREATED, 0, row, command)
+        if part.is_ticked:
+            is_whole = part.is_renewed or part.again is not None
+            kind = broker_rows.SNAPSHOT if is_whole else broker_rows.TICK
             yield _row(about, Phase.TICK, 0, 0, kind)
-            if about in end.aside:  # its shards are written, no more
-                error = end.aside[about].error
+            if part.aside is not None:  # its shards are written, no more
+                error = part.aside.error
                 yield _row(about, Phase.TICK, 0, 1, broker_rows.FAILED, text=error)
 
     def _commands(self) -> Iterator[InputRow]:
         """The new commands, and those that were kept for partitions no longer set aside."""
         end = self._end
         first_new, stop = end.commands
-        since = {about: each.commands for about, each in end.again.items()}
+        since = end.kept_since(end.parts)
         first = min([first_new, *since.values()])
         if first >= stop:
             return
         commands = SystemTopic(self._root, COMMANDS)
         commands.refresh(looks=not commands.knows(stop))
-        resting = {*end.aside, *end.kept}
+        resting = {a for a, part in end.parts.items() if part.aside or part.is_kept}
         for stored in commands.read(first, stop, keep=lambda about, _: about not in resting):
             about, place = stored.record.about, (stored.ledger_id, stored.row)
             if stored.ledger_id >= since.get(about, first_new):

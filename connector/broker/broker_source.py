@@ -12,7 +12,7 @@ can't step or its log can't be read: the others go on, its commands are kept, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,16 +25,24 @@ from pulsar_spark.connector.broker.planned_batch import PlannedBatch
 from pulsar_spark.connector.broker.stepped_brokers import SteppedBrokers
 from pulsar_spark.connector.broker.watched_leases import WatchedLeases
 from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.system.broker_offset import (
     NO_COMMIT,
     OFFSET_RECORD,
     Aside,
     BrokerOffset,
+    PartitionBatch,
     stale_checkpoint,
 )
 from pulsar_spark.connector.system.hosted_topics import HostedTopics, hosted_topics, last_shards
 from pulsar_spark.connector.system.lease import Lease
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.system.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    StoredRecord,
+    SystemTopic,
+)
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger, looked_ahead
 from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
@@ -115,7 +123,7 @@ class BrokerSource:
         if end is not None:
             self._news_s = self._clock.monotonic_s()
             self._awaits_steps = True
-            self._leases.have_news(about for about, (at, to) in end.hosted.items() if to > at)
+            self._leases.have_news(about for about, part in end.parts.items() if part.has_news)
         return end
 
     def _asked_first(self) -> list[Any]:
@@ -127,25 +135,11 @@ class BrokerSource:
         return [self._news, self._commands, *own, *busy]
 
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        busy = [self._logs[each].log_folder for each in list(self._busy) if each in self._logs]
-        return [*self._commands.log_folders, *self._news.folders, *busy]
-
-    def has_news(self) -> bool:
-        """Whether `look` may find that somebody spoke or published; cheap, and may err.
-
-        For any thread.
-        """
-        logs = ((each, self._logs.get(each)) for each in list(self._busy))
-        return (
-            self._commands.has_news(self._commands_read)
-            or self._news.has_changed()
-            or any(
-                log is not None and log.is_behind(self._seen.get(each, NO_COMMIT))
-                for each, log in logs
-            )
-        )
+    def watched(self) -> list[Watched]:
+        """Where that appears for which `look` looks: what others say and publish."""
+        logs = ((self._logs.get(each), self._seen.get(each, NO_COMMIT)) for each in [*self._busy])
+        busy = [Watched(log.log_folder, partial(log.is_behind, at)) for log, at in logs if log]
+        return [*self._commands.watched(self._commands_read), *self._news.watched, *busy]
 
     def hosted(self, begun: BrokerOffset) -> HostedTopics:
         """What is hosted behind the last batch that is done, `begun`."""
@@ -167,26 +161,14 @@ class BrokerSource:
             before.apply(begun)
         return BatchInput(self._root, before.difference(ended))
 
-    def rests_until_ms(self) -> int | None:
-        """The instant of the next look, if nobody says or publishes anything before; None is never.
-
-        Time until then counts in full for leases: it is no pause of the watcher.
-        """
-        offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
-        instants = list(self.due_ms())
-        look_s = self._leases.look_by_s(self._stepped.leases)
-        if look_s < inf:
-            instants.append(ceil(look_s * 1000 + offset_ms))
-        at_ms = min(instants, default=None)
-        self._leases.rest_until(inf if at_ms is None else (at_ms - offset_ms) / 1000)
-        return at_ms
-
-    def due_ms(self) -> Iterator[int]:
-        """The instants at which something falls due, whoever lives or dies."""
+    def next_due_s(self) -> float:
+        """Seconds until something falls due, whoever lives or dies; inf if nothing does."""
+        now_ms = self._clock.wall_ms()
+        offset_ms = now_ms - self._clock.monotonic_s() * 1000
+        instants = [ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values()]
         if (first_ms := self._stepped.first_due_ms()) is not None:
-            yield first_ms
-        offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
-        yield from (ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values())
+            instants.append(first_ms)
+        return (min(instants, default=inf) - now_ms) / 1000
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -196,7 +178,7 @@ class BrokerSource:
         Behind a batch of an older version, and where a broker has not said when it is due, all
         step. StaleCheckpointError if another broker has served since, from another checkpoint.
         """
-        self._read_dispatch()
+        self._hear()
         topics, said = self._topics, self._topics.said
         if start.now_ms and (said is None or not said.is_same_batch(start)):
             raise stale_checkpoint(self._root)
@@ -222,31 +204,40 @@ class BrokerSource:
         offset = batch.offset((commands, commands), now_ms, tuple(sorted(self._growing)))
         return replace(offset, restored=self._dispatch_read)
 
-    def _read_dispatch(self) -> None:
-        """All that is there: what is hosted, what each said last, and who failed in the end."""
-        stop = self._dispatch.refresh()
+    def _hear(self) -> None:
+        """Take in what `__dispatch` says since the last look: the first time, all of it.
+
+        That is what is hosted, what each said last, and who could not step in the last batch.
+        """
+        looks = not self._root.store.remote or self._awaits_steps
+        stop = self._dispatch.refresh(looks=looks)
+        if stop <= self._dispatch_read:
+            return
+        self._awaits_steps = not self._begun
+        names = ("", ASIDE_RECORD) if self._begun else ("", ASIDE_RECORD, OFFSET_RECORD)
         steps: dict[TopicPartition, Record] = {}
-        failed: list[tuple[int, Record]] = []
-        names = ("", ASIDE_RECORD, OFFSET_RECORD)
-        told = self._dispatch.read(0, stop, keep=lambda _, to: to in names)
-        for stored in told if stop else ():
+        failed: list[StoredRecord] = []
+        for stored in self._dispatch.read(
+            self._dispatch_read, stop, keep=lambda _, to: to in names
+        ):
             record = stored.record
             if record.subscription == OFFSET_RECORD:
-                self._topics.apply(BrokerOffset.from_json(record.data), stored.ledger_id)
+                self._topics.hear(stored)
             elif record.subscription == ASIDE_RECORD:
-                failed.append((stored.ledger_id, record))
+                failed.append(stored)
             elif record.data.startswith(b'{"$":"Stepped",'):
                 steps[record.about] = record
         for about, record in steps.items():
             if isinstance(item := record.item(), Stepped):
                 self._stepped.hear(about, item)
+                self._tries.pop(about, None)
         first = self._topics.batch.dispatched
-        last = (record for ledger_id, record in failed if first is not None and ledger_id >= first)
-        self._failed = {each.about: each.data.decode() for each in last}
+        last = (each for each in failed if first is not None and each.ledger_id >= first)
+        self._failed |= {each.record.about: each.record.data.decode() for each in last}
         self._dispatch_read = stop
 
     def _look(self, start: BrokerOffset) -> BrokerOffset | None:
-        self._failed |= self._hear()
+        self._hear()
         batch = PlannedBatch(self._topics, self._dispatch_read)
         self._set_failures_aside(batch)
         first = start.commands[1]
@@ -255,23 +246,21 @@ class BrokerSource:
         if unread_ms is not None:
             now_ms = max(min(now_ms, unread_ms), start.now_ms)
         now_s = self._clock.monotonic_s()
-        waiting = self._topics.aside.items()
-        again = {a: held for a, held in waiting if self._tries.get(a, (0, now_s))[1] <= now_s}
-        batch.resting -= again.keys()
+        again = [a for a in self._topics.aside if self._tries.get(a, (0, now_s))[1] <= now_s]
+        for about in again:
+            batch.try_again(about)
         logs, unreadable = self._logs_of(self._to_look_at(batch, seen, again))
         for topic in [each for each in logs if self._logs[each].state.is_deleted]:
             batch.leave(topic)
             del logs[topic], self._logs[topic], self._seen[topic]
             self._undecided.discard(topic)
-        batch.partitions, batch.created = self._grown(batch, logs, seen)
-        batch.again = {about: held for about, held in again.items() if about not in batch.gone}
-        batch.created |= {a: held.created for a, held in batch.again.items() if held.created}
+        batch.partitions = self._grown(batch, logs, seen)
         self._set_unreadable_aside(batch, unreadable, first)
         batch.move(logs)
         self._policies(batch)
         may_wait = commands != first or not batch.is_empty
         batch.lapsed = self._lapsed(batch, may_wait=may_wait) if unread_ms is None else ()
-        batch.due = {*batch.again, *batch.hosted_of(self._stepped.take_due(now_ms))}
+        batch.step(self._stepped.take_due(now_ms))
         self._failed = {}
         if commands == first and batch.is_empty:
             return None
@@ -284,22 +273,21 @@ class BrokerSource:
         for about, error in sorted(self._failed.items()):
             if about in known.aside:  # it was not in it, but its shards
                 continue
-            number = last.hosted.get(about, (known.commits.get(about, NO_COMMIT),))[0]
-            new = Aside(last.commands[0], error, last.created.get(about, ()))
-            held = replace(last.again.get(about, new), error=error)
-            batch.set_aside(about, number, self._set_aside(about, held))
+            part = last.parts.get(about, PartitionBatch())
+            number = part.heard[0] if part.heard else known.commits.get(about, NO_COMMIT)
+            self._set_aside(batch, about, number, part.held_back(last.commands[0], error))
 
     def _set_unreadable_aside(
         self, batch: PlannedBatch, unreadable: Mapping[str, str], first_command: int
     ) -> None:
         for topic, error in unreadable.items():
             for about in batch.awake(topic):
-                made = batch.created.pop(about, ())
-                held = batch.again.pop(about, Aside(first_command, error, made))
-                held = self._set_aside(about, replace(held, error=error))
-                batch.set_aside(about, batch.number(about), held)
+                held = batch.part(about).held_back(first_command, error)
+                self._set_aside(batch, about, batch.number(about), held)
 
-    def _set_aside(self, about: TopicPartition, held: Aside) -> Aside:
+    def _set_aside(
+        self, batch: PlannedBatch, about: TopicPartition, number: int, held: Aside
+    ) -> None:
         """Each try comes later than the last."""
         tries = self._tries.get(about, (0, 0.0))[0]
         wait_s = min(FIRST_RETRY_S * 2 ** min(tries, 10), LONGEST_RETRY_S)
@@ -307,28 +295,7 @@ class BrokerSource:
         why = held.error
         _log.error("Set aside for %g s: %s, of which the broker says: %s", wait_s, about, why)
         self._stepped.due_at(about, None)
-        return held
-
-    def _hear(self) -> dict[TopicPartition, str]:
-        """Take in what the last steps reported; the errors of those that failed."""
-        looks = not self._root.store.remote or self._awaits_steps
-        stop = self._dispatch.refresh(looks=looks)
-        failed: dict[TopicPartition, str] = {}
-        if stop <= self._dispatch_read:
-            return failed
-        self._awaits_steps = False
-        told = self._dispatch.read(
-            self._dispatch_read, stop, keep=lambda _, to: to in ("", ASIDE_RECORD)
-        )
-        for stored in told:
-            record, about = stored.record, stored.record.about
-            if record.subscription == ASIDE_RECORD:
-                failed[about] = record.data.decode()
-            elif isinstance(item := record.item(), Stepped):
-                self._stepped.hear(about, item)
-                self._tries.pop(about, None)
-        self._dispatch_read = stop
-        return failed
+        batch.set_aside(about, number, held)
 
     def _new_commands(
         self, first: int, batch: PlannedBatch
@@ -436,15 +403,14 @@ class BrokerSource:
 
     def _grown(
         self, batch: PlannedBatch, logs: Mapping[str, int], seen: Mapping[str, int]
-    ) -> tuple[dict[str, int], dict[TopicPartition, tuple[str, ...]]]:
-        """(number of partitions by topic, subscriptions to make on new partitions).
+    ) -> dict[str, int]:
+        """The number of partitions by topic; new ones are hosted, and get subscriptions.
 
-        As in Pulsar these are the durable subscriptions of the first partition. New partitions are
-        hosted. A topic that grew behind a subscriber's back counts as `seen` until that one's
-        subscription is known too: at the next look.
+        As in Pulsar these are the durable subscriptions of the first partition. A topic that grew
+        behind a subscriber's back counts as `seen` until that one's subscription is known too: at
+        the next look.
         """
-        hosted = self._topics.commits
-        partitions, created = dict[str, int](), dict[TopicPartition, tuple[str, ...]]()
+        hosted, partitions = self._topics.commits, dict[str, int]()
         self._growing = set()
         for topic in logs:
             first = TopicPartition(topic, 0)
@@ -458,19 +424,17 @@ class BrokerSource:
                 durable = self._stepped.durable.get(first)
                 if durable is None:  # it has yet to say what there is
                     there = known
-                    is_aside = first in batch.resting or first in batch.aside
-                    if is_aside and any(each not in hosted for each in new):
+                    if batch.is_aside(first) and any(each not in hosted for each in new):
                         durable = self._durable_as_stored(first)
                 if durable:
                     for each in new:
-                        batch.host(each)
-                    created.update(dict.fromkeys(new, durable))
+                        batch.create(each, durable)
             partitions[topic] = min(there, seen.get(topic, there))
             if partitions[topic] < state.partitions:
                 self._growing.add(topic)
         for topic in seen.keys() - logs.keys():  # it can't be read just now
             partitions[topic] = min(seen[topic], self._topics.partitions.get(topic, seen[topic]))
-        return partitions, created
+        return partitions
 
     def _durable_as_stored(self, about: TopicPartition) -> tuple[str, ...]:
         """The durable subscriptions of a broker that is set aside, and so says nothing."""

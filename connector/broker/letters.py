@@ -17,9 +17,7 @@ import pyarrow.compute as pc
 
 from pulsar_spark.connector.schema.schema_registration import SinkSchema
 from pulsar_spark.connector.sink.message_writer import LARGEST, WrittenTopic, write_messages
-from pulsar_spark.connector.source.input_partition import MessageInputPartition, TopicRows
-from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.source.partition_view import rows_left
+from pulsar_spark.connector.source.message_reader import read_positions
 from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS
 from pulsar_spark.connector.topic_log.policies import KEPT, SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root
@@ -64,9 +62,7 @@ def _by_schema(
     Pulsar's dead letter producer has `AutoProduceBytesSchema` of the message's own schema.
     """
     topic = root.open(TopicName.parse(about.topic))
-    rows = tuple(rows_left(letter.messages, topic, about.partition))
-    partition = MessageInputPartition(root, (TopicRows(about.topic, topic.folder, rows),))
-    read = read_messages(partition, _SCHEMA)
+    read = read_positions(root, topic, about.partition, letter.messages, _SCHEMA)
     runs = (run for batch in read for run in _runs(batch))
     ledgers = topic.state.partition(about.partition).ledgers_left()
     for version, batches in groupby(runs, key=lambda run: run.column(_VERSION)[0].as_py()):

@@ -79,16 +79,6 @@ class WatchedLeases:
             soon_s = self._clock.monotonic_s() + DEFAULT_LEASE_MS / 1000 / RARELY
             self._look_s = min(self._look_s, soon_s)
 
-    def look_by_s(self, known: Known) -> float:
-        """When to look again, by the clock; inf if there are none."""
-        watched = {*leases(self._store), *known}
-        look_s = self._watch.look_by_s(watched, self._lease_ms) if watched else inf
-        return max(self._look_s, look_s)
-
-    def rest_until(self, at_s: float) -> None:
-        """Nobody looks before: time until then counts in full."""
-        self._watch.rests_until_s = at_s
-
     def _read(self, written: Mapping[str, int]) -> None:
         """Read the files that are new; over a network a consumer may have made its lease longer."""
         same = {path for path, held in self._held.items() if held is not None}

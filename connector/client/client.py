@@ -57,7 +57,7 @@ from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import KEPT, open_or_create, receive_from
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
@@ -72,6 +72,20 @@ _TYPES: Final = {each: each.name for each in ConsumerType} | {ConsumerType.KeySh
 _CLUSTERS: Final = ("pulsar://", "pulsar+ssl://", "http://", "https://")
 Topics = str | Sequence[str] | re.Pattern[str]
 Made = TypeVar("Made", Producer, Consumer, Reader)
+
+
+class _Forks:
+    """How often this process and its parents were forked: asking for its id takes a system call."""
+
+    count = 0
+
+    def add(self) -> None:
+        self.count += 1
+
+
+_forks: Final = _Forks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forks.add)
 
 
 class Client(AbstractContextManager["Client"], Shown):
@@ -112,12 +126,11 @@ class Client(AbstractContextManager["Client"], Shown):
                 "files. Name a folder, s3://bucket/prefix, or memory://NAME."
             )
         _refuse("There is nobody to log in to: who may read files may read topics", authentication)
-        given = {f"storage.{name}": each for name, each in (storage or {}).items()}
         with translated():
-            self.root = Root.of(options_of({"serviceUrl": service_url, **given}))
+            self.root = Root.at(service_url, storage)
         self._given = self.root.options | {"statsIntervalSeconds": str(stats_interval_in_seconds)}
         self._timeout_ms = operation_timeout_seconds * 1000
-        self._pid = os.getpid()
+        self._forks = _forks.count
         self._lock = threading.Lock()
         self._made: list[Producer | Consumer | Reader] = []
         self._is_closed = False
@@ -365,14 +378,14 @@ class Client(AbstractContextManager["Client"], Shown):
                 broker.leave()
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_closed and os.getpid() == self._pid:
+        if not self._is_closed and self._forks == _forks.count:
             self.close()
 
     def check_open(self) -> None:
         """AlreadyClosed, or OperationNotSupported in a fork of the process that made it."""
         if self._is_closed:
             raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
-        if os.getpid() != self._pid:
+        if self._forks != _forks.count:
             raise client_errors.OperationNotSupported(
                 "This client belongs to the process from which this one was forked: make another."
             )

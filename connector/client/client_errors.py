@@ -145,6 +145,7 @@ _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
     (errors.InvalidTopicNameError, InvalidTopicName),
     (errors.InvalidOptionError, InvalidConfiguration),
     (errors.MessageTooBigError, MessageTooBig),
+    (errors.DeliveryDelayTooLongError, NotAllowedError),
     (errors.InvalidMessageError, InvalidMessage),
     (errors.IncompatibleSchemaError, IncompatibleSchema),
     (errors.InvalidSchemaDataError, IncompatibleSchema),
@@ -187,6 +188,11 @@ def exception_of(error: Exception) -> PulsarException:
         if isinstance(error, kind):
             return named(str(error))
     return UnknownError(str(error))
+
+
+def may_pass(error: PulsarException) -> bool:
+    """Whether another attempt may go well: the store did not answer, or not as it should."""
+    return isinstance(error.__cause__, (errors.StorageError, OSError))
 
 
 class _Translated:

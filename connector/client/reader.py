@@ -27,6 +27,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.reader_run import ReaderRun
 from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
 from pulsar_spark.connector.source.start_positions import StartPosition
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
@@ -94,14 +95,10 @@ class MessageReader:
             self._offset = replace(moved, incarnations=self._run.topics.incarnations(moved))
             self._queue = deque(each for each in self._queue if each.partition not in begun)
 
-    def has_news(self) -> bool:
-        """Whether `fetch` may find something new; cheap, and may err."""
-        return self._run.topics.has_news()
-
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self._run.topics.log_folders
+    def watched(self) -> list[Watched]:
+        """Where that appears for which `fetch` looks."""
+        return self._run.topics.watched
 
     def view(self, about: TopicPartition) -> PartitionView:
         """A partition of its topic."""
@@ -234,9 +231,12 @@ class TableView(Shown):
             while self._reader.fetch() and (message := self._reader.receive_now()) is not None:
                 self._take(message)
                 taken += 1
-        except client_errors.PulsarException:
-            _log.exception("The table view of %s follows its topic no more", self._topic)
-            self._end()
+        except client_errors.PulsarException as error:
+            if client_errors.may_pass(error):
+                _log.warning("The table view of %s looks again: %s", self._topic, error)
+            else:
+                _log.exception("The table view of %s follows its topic no more", self._topic)
+                self._end()
         return 0.0 if taken else inf
 
     def _take(self, message: Message) -> None:

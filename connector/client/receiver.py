@@ -19,7 +19,7 @@ from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
-from pulsar_spark.connector.storage.folder_watch import FolderWatch
+from pulsar_spark.connector.storage.folder_watch import FolderWatch, Watched
 from pulsar_spark.connector.telemetry import tracing
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.positions import message_id as core
@@ -49,12 +49,9 @@ class Engine(Protocol):
     def take(self) -> ReceivedMessage | None:
         """The next message of those that were fetched."""
 
-    def has_news(self) -> bool:
-        """Whether `fetch` may find something new; cheap, and may err."""
-
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
+    def watched(self) -> list[Watched]:
+        """Where that appears for which `fetch` looks."""
 
     def view(self, about: TopicPartition) -> PartitionView:
         """A partition of which it has received something."""
@@ -120,10 +117,7 @@ class Receiver(Shown, Generic[E]):
 
     def has_news(self) -> bool:
         """Whether it is time for another `fetch`; cheap, and may err."""
-        broker = self._broker
-        return (
-            self._is_closed or self._engine.has_news() or (broker is not None and broker.has_news())
-        )
+        return self._is_closed or any(each.has_news() for each in self._watched)
 
     def pause_s(self, quiet_s: float) -> float:
         """How long to wait before the next look, when nothing has come for so long."""
@@ -209,10 +203,12 @@ class Receiver(Shown, Generic[E]):
         if self.has_news():
             self._clock.sleep(min(seconds, LEAST_PAUSE_S))
             return
-        folders = self._engine.log_folders
-        if self._broker is not None:
-            folders += self._broker.log_folders
-        self._watch.wait(folders, seconds, self.has_news)
+        self._watch.wait((each.folder for each in self._watched), seconds, self.has_news)
+
+    @property
+    def _watched(self) -> list[Watched]:
+        """Where that appears for which it, or an embedded broker, looks."""
+        return self._engine.watched + ([] if self._broker is None else self._broker.watched)
 
     def id_of(self, received: ReceivedMessage) -> MessageId:
         """The id as Pulsar writes it."""
@@ -263,7 +259,9 @@ class Receiver(Shown, Generic[E]):
                 handed += 1
                 self._tell(listener, message)
         except client_errors.PulsarException as error:
-            if not self._is_closed and self._end_listening is not None:
+            if client_errors.may_pass(error):
+                _log.warning("The listener of %s looks again: %s", self._name, error)
+            elif not self._is_closed and self._end_listening is not None:
                 _log.error("The listener of %s stops: %s", self._name, error)
                 self._end_listening()
         return 0.0 if handed else inf

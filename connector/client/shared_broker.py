@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from math import inf
 from typing import ClassVar, Final
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT, EmbeddedBroker
 from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
-from pulsar_spark.connector.storage.folder_watch import FolderWatch
+from pulsar_spark.connector.storage.folder_watch import FolderWatch, Watched
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import FencedError, StaleCheckpointError
 
-CHECKPOINT: Final = "_broker/embedded.json"
 STEP_S: Final = 0.001
 MOST_STEPS: Final = 20
 """How long at most the broker's thread lets a process's own consumers look first."""
@@ -82,7 +81,7 @@ class SharedBroker:
             self._batches += found
             if not found:
                 self._due_s = self._broker.next_due_s()
-                self._listens = not self.has_news()
+                self._listens = not self._has_news()
         except FencedError as error:
             self._fenced = error
             raise
@@ -103,14 +102,13 @@ class SharedBroker:
         finally:
             self._looking.pop()
 
-    def has_news(self) -> bool:
-        """Whether a turn may find something new in the logs; cheap, and may err."""
-        return self._broker.has_news()
-
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self._broker.log_folders
+    def watched(self) -> list[Watched]:
+        """Where that appears for which a turn looks."""
+        return self._broker.watched
+
+    def _has_news(self) -> bool:
+        return any(each.has_news() for each in self.watched)
 
     def leave(self) -> None:
         """Stop it, if this was its last user."""
@@ -128,7 +126,7 @@ class SharedBroker:
     def _rest(self, seconds: float) -> None:
         """Wait so long for news, and let those that were woken with it begin."""
         if self._listens and self._fenced is None:
-            self._watch.wait(self.log_folders, seconds, self.has_news)
+            self._watch.wait((each.folder for each in self.watched), seconds, self._has_news)
         else:
             self._clock.sleep(seconds)
         self._clock.sleep(STEP_S)

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.admin.admin import Admin
-from pulsar_spark.connector.admin.messages import StoredMessage
+from pulsar_spark.connector.admin.messages import StoredMessage, moment_text
+from pulsar_spark.connector.admin.topics import DOMAINS
 from pulsar_spark.connector.command_line.noun import (
     Argument,
     Noun,
     argument,
+    at_least,
     one_of,
     pairs,
     parsed,
 )
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.options.option_values import DURATION, TIME
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options import policy_units
+from pulsar_spark.options.option_values import TIME
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import TopicName
 
@@ -35,6 +38,10 @@ _SHOWN: Final = ("key", "ordering_key", "producer_name", "sequence_id", "propert
                  "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 JSON: Final = argument("--json", action="store_true", help="print the answer as JSON")
 FORCE: Final = partial(argument, "-f", "--force", action="store_true")
+SYSTEM_TOO: Final = argument(
+    "-ist", "--include-system-topics", "--include-system-topic", action="store_true",
+    help="also those that Pulsarlite makes and writes itself, such as __commands",
+)  # fmt: skip
 _SUBSCRIPTION: Final = argument(
     "-s", "--subscription", required=True, metavar="NAME", help="the subscription's name"
 )
@@ -45,6 +52,8 @@ _AGE: Final = argument(
 _POSITION: Final = argument(
     "-p", "--position", metavar="ID", help="up to this message, and that too: LEDGER:ENTRY"
 )
+
+_AGO: Final = policy_units.time(0)
 
 Answer = tuple[Any, "str | list[str]"]
 """(what JSON has, what a person reads)."""
@@ -86,6 +95,12 @@ def printed(arguments: Namespace, answer: Any, said: str | list[str]) -> Iterato
         yield from [said] if isinstance(said, str) else said
 
 
+def domains_of(word: str | None) -> Sequence[str]:
+    """What pulsar-admin's word means, such as `non_persistent`; all by any other, or without."""
+    meant = str(word).lower().replace("_", "-")
+    return (meant,) if meant in DOMAINS else DOMAINS
+
+
 def full(name: str) -> str:
     """The topic's full name."""
     return str(TopicName.parse(name))
@@ -95,7 +110,8 @@ def full(name: str) -> str:
 
 
 def _create(admin: Admin, given: Namespace) -> Answer:
-    admin.topics.create(given.name, given.partitions)
+    properties = pairs("--metadata", given.metadata)
+    admin.topics.create(given.name, given.partitions, properties=properties)
     answer = {"topic": full(given.name), "partitions": given.partitions}
     return answer, f"Created {full(given.name)}, partitions: {given.partitions}"
 
@@ -194,6 +210,11 @@ def _by_id(admin: Admin, given: Namespace) -> Answer:
     return _values(found), [*map(shown, found)]
 
 
+def _backlog_size(admin: Admin, given: Namespace) -> Answer:
+    size = admin.topics.backlog_size(given.name, given.messageId)
+    return size, str(size)
+
+
 def _values(found: list[StoredMessage]) -> list[dict[str, Any]]:
     return [each.to_json_value() for each in found]
 
@@ -203,20 +224,16 @@ def shown(message: StoredMessage) -> str:
     each = message.message_id
     parts = [
         f"{each.ledger_id}:{each.entry_id}:{each.partition}:{each.batch_index}",
-        f"published {_moment(message.publish_time)}",
+        f"published {moment_text(message.publish_time)}",
     ]
     there = ((name, message.columns.get(name)) for name in _SHOWN)
     parts += (
-        f"{name} {_moment(content) if name in TIMES else _text(content)}"
+        f"{name} {moment_text(content) if name in TIMES else _text(content)}"
         for name, content in there
         if content is not None
     )
     value = "(null)" if message.value is None else _text(message.value)
     return f"{'  '.join(parts)}\n    {value}"
-
-
-def _moment(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _text(value: Any) -> str:
@@ -248,7 +265,7 @@ def _unsubscribe(admin: Admin, given: Namespace) -> Answer:
 def _reset_cursor(admin: Admin, given: Namespace) -> Answer:
     time_ms = None
     if given.time is not None:
-        time_ms = admin.now_ms() - parsed("--time", given.time, DURATION)
+        time_ms = admin.now_ms() - _ago_ms("--time", given.time)
     admin.subscriptions.reset_cursor(
         given.name, given.subscription, given.messageId, timestamp_ms=time_ms, exclude=given.exclude
     )
@@ -282,8 +299,15 @@ def _expire_all(admin: Admin, given: Namespace) -> Answer:
 
 
 def _age_ms(given: Namespace) -> int:
-    text = f"{given.age}s" if given.age.isdecimal() else given.age
-    return int(parsed("--expireTime", text, DURATION))
+    return _ago_ms("--expireTime", given.age)
+
+
+def _ago_ms(flag: str, text: str) -> int:
+    """As pulsar-admin reads it: a number alone is seconds."""
+    try:
+        return int(_AGO.stored(text))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidOptionError(f"{flag} {text}: it takes {_AGO.expects}.") from None
 
 
 def _who(given: Namespace) -> dict[str, str]:
@@ -294,34 +318,43 @@ def _named(given: Namespace) -> str:
     return f"{given.subscription} on {full(given.name)}"
 
 
-def _at_least_one(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError(text)
-    return value
-
-
 _AT = argument(
     "-m", "--messageId", default="latest", metavar="ID",
     help="where it begins: latest (the default), earliest, or LEDGER:ENTRY:PARTITION",
 )  # fmt: skip
-_COUNT = partial(argument, "-n", "--count", type=_at_least_one, metavar="N")
+_COUNT = partial(argument, "-n", "--count", type=at_least(1), metavar="N")
 
 ABOUT_TOPICS: Final = (
     AdminCommand(
         "create", "Create a topic. Pulsar: create, create-partitioned-topic.",
-        (argument("-p", "--partitions", type=int, default=1, help="default: %(default)s"),),
+        (
+            argument("-p", "--partitions", type=int, default=1, help="default: %(default)s"),
+            argument(
+                "-m", "--metadata", action="append", default=[], metavar="NAME=VALUE",
+                help="a property; as often as there are properties",
+            ),
+        ),
         _create, ("create-partitioned-topic",),
     ),
     AdminCommand(
         "update", "Give a topic more partitions. Pulsar: update-partitioned-topic.",
-        (argument("-p", "--partitions", type=int, required=True, help="from now on"),),
+        (
+            argument("-p", "--partitions", type=int, required=True, help="from now on"),
+            FORCE(help="has no effect: nothing is to be forced"),
+        ),
         _update, ("update-partitioned-topic",),
     ),
     AdminCommand(
         "delete",
         "Delete a topic with all its messages. Pulsar: delete, delete-partitioned-topic. One that "
         "is made again under its name is another: nobody who knew the old one reaches it.",
-        (FORCE(help="also if it has subscriptions or producers, which then fail"),),
+        (
+            FORCE(help="also if it has subscriptions or producers, which then fail"),
+            argument(
+                "-d", "--deleteSchema", action="store_true",
+                help="has no effect: its schemas go with it",
+            ),
+        ),
         _delete, ("delete-partitioned-topic",),
     ),
     AdminCommand(
@@ -395,7 +428,7 @@ ABOUT_TOPICS: Final = (
                 help="from which end; default: %(default)s",
             ),
             argument(
-                "-m", "--messagePosition", type=_at_least_one, default=1, metavar="N",
+                "-m", "--messagePosition", type=at_least(1), default=1, metavar="N",
                 help="1 is the first from there; default: %(default)s",
             ),
         ),
@@ -408,6 +441,17 @@ ABOUT_TOPICS: Final = (
             argument("-e", "--entryId", type=int, required=True, metavar="N", help="its number"),
         ),
         _by_id,
+    ),
+    AdminCommand(
+        "get-backlog-size",
+        "Print how many bytes were published behind a message. Pulsar: get-backlog-size.",
+        (
+            argument(
+                "-m", "--messageId", required=True, metavar="ID",
+                help="LEDGER:ENTRY, of several partitions LEDGER:ENTRY:PARTITION",
+            ),
+        ),
+        _backlog_size,
     ),
     AdminCommand(
         "subscriptions", "Name the subscriptions of a topic. Pulsar: subscriptions.",
@@ -452,7 +496,14 @@ ABOUT_TOPICS: Final = (
     ),
     AdminCommand(
         "expire-messages", "Acknowledge old messages for a subscription. Pulsar: expire-messages.",
-        (_SUBSCRIPTION, one_of(_AGE, _POSITION)), _expire,
+        (
+            _SUBSCRIPTION, one_of(_AGE, _POSITION),
+            argument(
+                "-e", "--exclude-reset-position", action="store_true",
+                help="has no effect: the message of --position always goes too",
+            ),
+        ),
+        _expire,
     ),
     AdminCommand(
         "expire-messages-all-subscriptions",

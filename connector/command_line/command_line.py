@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from pulsar_spark.connector.client.client_errors import PulsarException
 from pulsar_spark.errors import PulsarliteError
@@ -97,6 +97,18 @@ A topic is called `orders`, `tenant/namespace/orders` or `persistent://tenant/na
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Offers the nearest command for one that there is not, and not the list of all."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if not isinstance(action, argparse._SubParsersAction) or value in action.choices:  # noqa: SLF001 - argparse has no other name for it
+            super()._check_value(action, value)
+            return
+        near = difflib.get_close_matches(value, action.choices, n=1)
+        offer = f"Did you mean {near[0]}?" if near else f"{self.prog} --help lists them."
+        raise argparse.ArgumentError(None, f"there is no command {value}. {offer}")
+
+
 def main(argv: Sequence[str]) -> int:
     """Run one command; the process's exit status."""
     arguments, unknown = parser_of(argv).parse_known_args(argv)
@@ -124,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of all commands, of which only the one that `argv` names is filled in."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pulsarlite",
         description="Apache Pulsar's messaging for Spark, with nothing to operate.",
         epilog=_EPILOG,

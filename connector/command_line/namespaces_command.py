@@ -11,8 +11,10 @@ from typing import Final
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.command_line.admin_commands import (
     FORCE,
+    SYSTEM_TOO,
     AdminCommand,
     Answer,
+    domains_of,
     register_calls,
     shown_properties,
 )
@@ -40,7 +42,12 @@ def _list(admin: Admin, given: Namespace) -> Answer:
 
 
 def _topics(admin: Admin, given: Namespace) -> Answer:
-    found = list(admin.namespaces.topics(given.namespace))
+    domains = domains_of(given.mode)
+    found = list(
+        admin.namespaces.topics(
+            given.namespace, system=given.include_system_topics, domains=domains
+        )
+    )
     return found, found or f"{given.namespace} has no topics."
 
 
@@ -56,7 +63,7 @@ def _delete(admin: Admin, given: Namespace) -> Answer:
 
 
 def _clear_backlog(admin: Admin, given: Namespace) -> Answer:
-    found = list(admin.namespaces.clear_backlog(given.namespace, given.sub))
+    found = list(admin.namespaces.clear_backlog(given.namespace, given.sub, force=given.force))
     who = given.sub or "every subscription"
     answer = {"namespace": given.namespace, "topics": found}
     return answer, f"Cleared the backlog of {who} on {', '.join(found) or 'no topic'}."
@@ -111,7 +118,18 @@ register_calls(
 register_calls(
     NAMESPACES,
     (
-        AdminCommand("topics", "Name its topics. Pulsar: topics.", (), _topics),
+        AdminCommand(
+            "topics", "Name its topics. Pulsar: topics.",
+            (
+                SYSTEM_TOO,
+                argument(
+                    "-m", "--mode", type=str.upper, default="ALL", metavar="MODE",
+                    choices=("PERSISTENT", "NON_PERSISTENT", "ALL"),
+                    help="only PERSISTENT or only NON_PERSISTENT ones (default: %(default)s)",
+                ),
+            ),
+            _topics,
+        ),
         AdminCommand("create", "Create a namespace. Pulsar: create.", (), _create),
         AdminCommand(
             "delete", "Delete a namespace with its policies. Pulsar: delete.",
@@ -120,7 +138,13 @@ register_calls(
         ),
         AdminCommand(
             "clear-backlog", "Acknowledge all messages of all topics. Pulsar: clear-backlog.",
-            (argument("-s", "--sub", metavar="NAME", help="for this subscription; else for all"),),
+            (
+                argument("-s", "--sub", metavar="NAME", help="for this subscription; else for all"),
+                argument(
+                    "-f", "--force", "-force", action="store_true",
+                    help="also if one of them has a backlog",
+                ),
+            ),
             _clear_backlog,
         ),
         AdminCommand(

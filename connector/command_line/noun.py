@@ -26,7 +26,7 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root, service_url_of
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import Kind
-from pulsar_spark.options.options import SERVICE_URL_VARIABLE, Options
+from pulsar_spark.options.options import SERVICE_URL_VARIABLE
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 Printed = str | bytes
@@ -157,12 +157,6 @@ def _generator(lines: Any, status: list[int]) -> Generator[Printed, None, None]:
         status.append(returned)
 
 
-def storage_options(arguments: Namespace) -> dict[str, str]:
-    """`--storage NAME=VALUE` as options of the format. InvalidOptionError without a `=`."""
-    given = pairs("--storage", arguments.storage)
-    return {f"storage.{name}": value for name, value in given.items()}
-
-
 def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
     """NAME=VALUE, as often as that flag was given. InvalidOptionError without a `=`."""
     found = {}
@@ -182,7 +176,7 @@ def root_of(arguments: Namespace) -> Root:
             "Where do the topics lie? Say --service-url FOLDER (or s3://bucket/prefix), or set "
             f"{SERVICE_URL_VARIABLE}."
         )
-    return Root.of(Options.parse({"serviceUrl": url, **storage_options(arguments)}))
+    return Root.at(url, pairs("--storage", arguments.storage))
 
 
 def parsed(flag: str, text: str, kind: Kind) -> Any:

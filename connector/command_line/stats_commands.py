@@ -65,8 +65,12 @@ def register_stats(noun: Noun) -> None:
         "stats-internal",
         "Print a partition's ledgers and cursors. Pulsar: stats-internal.",
         TOPIC,
+        argument(
+            "-m", "--metadata", action="store_true",
+            help="has no effect: each ledger has its own",
+        ),
         _JSON,
-    )(_internal)
+    )(_internal)  # fmt: skip
     noun.command(
         "partitioned-stats-internal",
         "Print the ledgers and cursors of all partitions. Pulsar: partitioned-stats-internal.",

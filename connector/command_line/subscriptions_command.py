@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pulsar_spark.connector.admin.subscriptions import ENDS, Subscriptions
-from pulsar_spark.connector.command_line.admin_commands import JSON, printed
+from pulsar_spark.connector.command_line.admin_commands import FORCE, JSON, printed
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -115,13 +115,14 @@ def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
 
 @SUBSCRIPTIONS.command(
     "delete",
-    "Delete a subscription that nobody is connected to. Pulsar: unsubscribe.",
+    "Delete a subscription. Pulsar: unsubscribe.",
     TOPIC,
     _SUBSCRIPTION,
+    FORCE(help="also if consumers are connected, which are thrown out"),
     JSON,
 )
 def _delete(root: Root, arguments: Namespace) -> Iterator[str]:
-    Subscriptions(root).delete(arguments.name, arguments.subscription)
+    Subscriptions(root).delete(arguments.name, arguments.subscription, force=arguments.force)
     return _done(arguments, f"Deleted {_named(arguments)}.")
 
 

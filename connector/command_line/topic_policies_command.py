@@ -67,13 +67,18 @@ def _register(
     flags = map(_flag, policy.settings)
     noun.command(
         f"set-{name}", f"{text} Pulsar: {policy.pulsar or f'set-{name}'}.", about, *flags, *types,
-        is_listed=is_listed,
+        _JSON, is_listed=is_listed,
     )(partial(_set, policy, place))  # fmt: skip
     noun.command(
         f"get-{name}", f"Print what set-{name} has set.", about, _APPLIED, _JSON, is_listed=False
     )(partial(_get, policy.settings, place))
     noun.command(
-        f"remove-{name}", f"Take back what set-{name} has set.", about, *types, is_listed=False
+        f"remove-{name}",
+        f"Take back what set-{name} has set.",
+        about,
+        *types,
+        _JSON,
+        is_listed=False,
     )(partial(_remove, policy, place))
 
 
@@ -114,28 +119,32 @@ def _set(policy: Policy, place: Place, root: Root, arguments: Namespace) -> Iter
         raise InvalidOptionError(f"set-{policy.name} needs something to set: see --help.")
     policies = place(root, arguments)
     policies.set(**given)
-    yield policies.name
-    yield from _lines(policies, policy.settings, applied=False)
+    yield from _told(policies, policy.settings, arguments, applied=False)
 
 
 def _remove(policy: Policy, place: Place, root: Root, arguments: Namespace) -> Iterator[str]:
     only = _meant(policy, arguments)
     policies = place(root, arguments)
     policies.remove(*([only] if only else [each.name for each in policy.settings]))
-    yield policies.name
-    yield from _lines(policies, policy.settings, applied=True)
+    yield from _told(policies, policy.settings, arguments, applied=True)
 
 
 def _get(
     settings: Iterable[Setting], place: Place, root: Root, arguments: Namespace
 ) -> Iterator[str]:
-    policies = place(root, arguments)
+    yield from _told(place(root, arguments), settings, arguments, applied=arguments.applied)
+
+
+def _told(
+    policies: Policies, settings: Iterable[Setting], arguments: Namespace, *, applied: bool
+) -> Iterator[str]:
+    """What is said of these settings now; with `applied` what counts, and who says so."""
     if not arguments.json:
         yield policies.name
-        yield from _lines(policies, settings, applied=arguments.applied)
+        yield from _lines(policies, settings, applied=applied)
         return
     counts, given = policies.applied(), policies.get()
-    if arguments.applied:
+    if applied:
         found: dict[str, Any] = {
             each.name: {"value": counts[each.name].value, "source": counts[each.name].source}
             for each in settings

@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pulsar_spark.connector.admin.messages import newest, oldest
+from pulsar_spark.connector.admin.topics import Topics
 from pulsar_spark.connector.command_line.admin_commands import (
     ABOUT_TOPICS,
+    FORCE,
     JSON,
+    SYSTEM_TOO,
+    domains_of,
     printed,
     register_calls,
     shown,
@@ -44,16 +48,17 @@ from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, delete_te
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.policies import enforces_schemas, schema_policies
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError, VerificationError
-from pulsar_spark.options.option_values import DURATION, TIME
-from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.topic_name import (
-    NON_PERSISTENT,
-    PERSISTENT,
-    NamespaceName,
-    TopicName,
+from pulsar_spark.connector.topic_log.topics import Root, partitions_of
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
+    InvalidOptionError,
+    TopicNotFoundError,
+    VerificationError,
 )
+from pulsar_spark.options.option_values import DURATION, PATTERN, TIME
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.topic_name import NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.verification.verified import VerifiedTopic
@@ -69,9 +74,10 @@ add_to = TOPICS.add_to
     "list",
     "Name the topics that there are, with their partitions. Pulsar: list.",
     argument("namespace", nargs="?", metavar="TENANT/NAMESPACE", help="only its topics"),
+    SYSTEM_TOO,
     argument(
-        "-ist", "--include-system-topics", action="store_true",
-        help="also those that Pulsarlite makes and writes itself, such as __commands",
+        "-td", "--topic-domain", choices=("persistent", "non_persistent"), metavar="DOMAIN",
+        help="only persistent or only non_persistent ones",
     ),
     JSON,
 )  # fmt: skip
@@ -81,11 +87,17 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         name = NamespaceName.parse(arguments.namespace)
         tenant, namespace = name.tenant, name.local_name
     rows = []
-    found = (root.find(tenant, namespace, domain) for domain in (PERSISTENT, NON_PERSISTENT))
+    domains = domains_of(arguments.topic_domain)
+    found = (root.find(tenant, namespace, domain) for domain in domains)
     for topic in chain.from_iterable(found):
         if topic.is_system and not arguments.include_system_topics:
             continue
-        if (ledger := root.open_found(topic)) is None:
+        try:
+            ledger = root.open_found(topic)
+        except (CorruptFileError, FutureVersionError):
+            rows.append([str(topic), "-", "unreadable: topics verify says why"])
+            continue
+        if ledger is None:
             continue
         state = ledger.state
         messages = sum(state.partition(partition).messages for partition in range(state.partitions))
@@ -161,14 +173,8 @@ def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
         raise InvalidOptionError(f"--count {arguments.count}: it takes a number, 1 or more.")
     topic = TopicName.parse(arguments.name)
     ledger = root.open(topic)
-    partitions = range(ledger.state.partitions)
-    if topic.partition_index not in (-1, *partitions):
-        raise InvalidOptionError(
-            f"{ledger.topic} has {len(partitions)} partitions, numbered from 0: there is no "
-            f"partition {topic.partition_index}."
-        )
     read = newest if arguments.last else oldest
-    for partition in [topic.partition_index] if topic.is_partition else partitions:
+    for partition in partitions_of(ledger, topic):
         found = read(ledger, partition, arguments.count)
         if arguments.json:
             yield from (json.dumps(each.to_json_value()) for each in found)
@@ -178,8 +184,8 @@ def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
 
 @TOPICS.command(
     "trim",
-    "Drop old messages, whole ledgers at a time, read or not. Pulsar: trim-topic. Their files are "
-    "deleted by a later `tidy`.",
+    "Drop old messages, whole ledgers at a time. Their files are deleted by a later `tidy`. Not in "
+    "Pulsar, whose trim-topic does what a broker here does by itself.",
     TOPIC,
     one_of(
         argument(
@@ -193,6 +199,7 @@ def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
             "milliseconds since 1970",
         ),
     ),
+    FORCE(help="also what a subscription has not acknowledged"),
     JSON,
 )  # fmt: skip
 def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
@@ -201,18 +208,14 @@ def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
         before = _before_time(ledger, arguments.before_time)
     else:
         before = _before_id(ledger, arguments.before)
-    ledgers = {partition: ledger.ledgers(partition) for partition in before}
-    commit = LedgerStore(ledger).trim(before)
-    trimmed = commit.trimmed if commit else {}
-    gone = [ledgers[p].get(ledger_id) for p, ids in trimmed.items() for ledger_id in ids]
-    messages = sum(each.messages for each in gone if each)
+    messages, ledgers = Topics(root).trim(ledger.topic, before, force=arguments.force)
     said = [
-        f"Dropped {messages:,} messages of {ledger.topic}, in {len(gone):,} ledgers.",
+        f"Dropped {messages:,} messages of {ledger.topic}, in {ledgers:,} ledgers.",
         "`topics tidy` deletes their files in time.",
     ]
     nothing = f"Nothing of {ledger.topic} is that old."
-    answer = {"topic": ledger.topic, "messages": messages, "ledgers": len(gone)}
-    yield from printed(arguments, answer, said if commit else nothing)
+    answer = {"topic": ledger.topic, "messages": messages, "ledgers": ledgers}
+    yield from printed(arguments, answer, said if ledgers else nothing)
 
 
 def _before_id(ledger: ManagedLedger, text: str) -> dict[int, int]:
@@ -294,7 +297,8 @@ def _verify(root: Root, arguments: Namespace) -> Iterator[str]:
     # Needs numpy, which the other commands do without.
     from pulsar_spark.connector.verification.verify import chosen_topics, verify_topics
 
-    names = chosen_topics(root, arguments.names, arguments.regex)
+    pattern = arguments.regex and parsed("--regex", arguments.regex, PATTERN)
+    names = chosen_topics(root, arguments.names, pattern)
     if not names:
         which = f" whose name matches {arguments.regex}" if arguments.regex else ""
         raise TopicNotFoundError(

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from pulsar_spark.connector.system.broker_offset import OFFSET_RECORD, SHARD_PREFIX, BrokerOffset
+from pulsar_spark.connector.system.broker_offset import OFFSET_RECORD, SHARD_PREFIX
 from pulsar_spark.connector.system.hosted_topics import HostedTopics
 from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -146,9 +146,9 @@ class FollowedQueue:
         first = self._dispatch.first_ledger()
         for stored in self._dispatch.read(self._place, stop, keep=_is_state):
             if stored.record.subscription == OFFSET_RECORD:
-                offset = BrokerOffset.from_json(stored.record.data)
-                self._hosted.apply(offset, stored.ledger_id)
-                if self._whole_from is None and (not first or is_whole_from(offset, first)):
+                self._hosted.hear(stored)
+                is_whole = not first or is_whole_from(self._hosted.batch, first)
+                if self._whole_from is None and is_whole:
                     self._whole_from = stored.ledger_id
             else:
                 yield stored

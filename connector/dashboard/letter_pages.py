@@ -15,17 +15,19 @@ import pyarrow as pa
 
 from pulsar_spark.connector.broker.sign_of_life import shows_life
 from pulsar_spark.connector.dashboard.followed_queue import FollowedQueue
-from pulsar_spark.connector.housekeeping.redrive import Redrive, Redriven, Wanted
-from pulsar_spark.connector.source.input_partition import MessageInputPartition, TopicRows
-from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.source.partition_view import rows_left
+from pulsar_spark.connector.housekeeping.redrive import (
+    Redrive,
+    Redriven,
+    Wanted,
+    not_redriven,
+)
+from pulsar_spark.connector.source.message_reader import read_positions
 from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.views.dead_letters import letters_of
 from pulsar_spark.errors import BrokerAbsentError
 from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.subscriptions.dead_letter import LETTER_PROPERTIES, REDRIVE_SUBSCRIPTION
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -67,7 +69,8 @@ def letter_page(queue: FollowedQueue, name: str, page: int) -> LetterPage:
     left, rows = 0, []
     for partition in range(log.state.partitions):
         there = log.ledgers(partition)
-        messages = _not_redriven(queue, log, partition)
+        state = queue.state(TopicPartition(log.topic, partition))
+        messages = not_redriven(log, partition, state, REDRIVE_SUBSCRIPTION)
         count = messages.count(there)
         left += count
         if skipped < count and wanted:
@@ -92,27 +95,13 @@ def send_back(root: Root, topic: str, message_ids: Sequence[str]) -> Redriven:
     return Redrive(root, TopicName.parse(topic), wanted).run()
 
 
-def _not_redriven(queue: FollowedQueue, log: ManagedLedger, partition: int) -> PositionSet:
-    there = log.ledgers(partition)
-    if not len(there):
-        return PositionSet()
-    messages = PositionSet.between(there, EARLIEST, there[-1].last)
-    hidden = log.state.partition(partition).hidden
-    messages = messages.difference(hidden.of(each.ledger_id for each in there))
-    state = queue.state(TopicPartition(log.topic, partition))
-    held = None if state is None else state.subscriptions.get(REDRIVE_SUBSCRIPTION)
-    return messages if held is None else held.cursor.not_acknowledged(messages)
-
-
 def _read(
     root: Root, log: ManagedLedger, partition: int, messages: PositionSet
 ) -> list[dict[str, Any]]:
     schema = pa.schema([each.field for each in READ_COLUMNS if each.name in _COLUMNS])
-    rows = tuple(rows_left(messages, log, partition))
-    task = MessageInputPartition(root, (TopicRows(log.topic, log.folder, rows),))
     return [
         _letter(row)
-        for batch in read_messages(task, schema)
+        for batch in read_positions(root, log, partition, messages, schema)
         for row in letters_of(batch, None).to_pylist()
     ]
 

@@ -32,6 +32,10 @@ REQUIRED: Final[Mapping[str, tuple[tuple[int, ...], tuple[int, ...] | None]]] = 
 OPTIONAL: Final = {
     "obstore": ((0, 12, 1), (1,), "obstore", "serviceUrl s3://, gs:// and az://"),
     "fastavro": ((1, 9), (2,), "avro", "values of schemaType AVRO"),
+    "flask": ((3, 1), (4,), "dashboard", "pulsarlite dashboard"),
+    "matplotlib": ((3, 9), (4,), "dashboard", "its pictures, and those of notebooks"),
+    "opentelemetry-api": ((1, 28), (2,), "otel", "traces and metrics"),
+    "opentelemetry-sdk": ((1, 28), (2,), "otel", "programs that set these up"),
 }
 """As above, with the extra that has it, and what it is for."""
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"

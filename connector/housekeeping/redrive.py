@@ -26,15 +26,14 @@ from pulsar_spark.connector.ack_sink.acknowledgment_writer import records_of
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, check_validation
 from pulsar_spark.connector.sink.message_writer import LARGEST, WrittenTopic, write_messages
 from pulsar_spark.connector.sink.publishing import commit_as_one
-from pulsar_spark.connector.source.input_partition import MessageInputPartition, TopicRows
-from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.source.partition_view import rows_left
+from pulsar_spark.connector.source.message_reader import read_positions
 from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS
-from pulsar_spark.connector.system.hosted_topics import last_shards
+from pulsar_spark.connector.system.hosted_topics import hosted_states
 from pulsar_spark.connector.system.subscription_admin import ask
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, SystemTopic
+from pulsar_spark.connector.system.system_topics import COMMANDS, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import Progress, unseen
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.views.dead_letters import letters_of
 from pulsar_spark.errors import (
     DataLossError,
@@ -46,12 +45,12 @@ from pulsar_spark.errors import (
     TopicNotFoundError,
     TopicTerminatedError,
 )
-from pulsar_spark.hosting.broker_format import from_shards
-from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.options.options import Options
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.dead_letter import (
     LETTER_PROPERTIES,
     REDRIVE_SUBSCRIPTION,
@@ -178,10 +177,7 @@ def redrive(
     TopicNotFoundError, InvalidOptionError; BrokerAbsentError; InvalidTxnStatusError if a newer
     redrive has taken over. Letters whose topic is gone, or refuses them, stay and are counted.
     """
-    given = {f"storage.{name}": value for name, value in (storage or {}).items()}
-    if service_url is not None:
-        given["serviceUrl"] = service_url
-    root = Root.of(options_of({**given, "topic": topic}, Scope.BATCH_READ))
+    root = Root.at(service_url, storage)
     ids = tuple(MessageId.parse(each) if isinstance(each, str) else each for each in message_ids)
     name = None if origin_topic is None else str(TopicName.parse(origin_topic))
     wanted = Wanted(name, buried_by, reason, error, key, dict(properties or {}), since, until, ids)
@@ -250,20 +246,10 @@ class Redrive:
 
     def _not_redriven(self) -> dict[TopicPartition, PositionSet]:
         """By partition, what the subscription has not acknowledged; all where there is none yet."""
-        dispatch = SystemTopic(self._root, DISPATCH)
-        stop = dispatch.refresh()
-        brokers = last_shards(dispatch, stop)[1] if stop else {}
-        found = {}
+        states, found = hosted_states(self._root, self._partitions.__contains__), {}
         for about in self._partitions:
-            there = self._log.ledgers(about.partition)
-            if not len(there):
-                continue
-            hidden = self._log.state.partition(about.partition).hidden
-            ids = [each.ledger_id for each in there]
-            messages = PositionSet.between(there, EARLIEST, there[-1].last)
-            messages = messages.difference(hidden.of(ids))
-            shards = brokers.get(about)
-            state = None if shards is None else from_shards(shards, columns=False)
+            state = states.get(about)
+            messages = not_redriven(self._log, about.partition, state, self._subscription)
             held = None if state is None else state.subscriptions.get(self._subscription)
             if state is not None and held is not None:
                 if held.consumers:
@@ -272,7 +258,7 @@ class Redrive:
                         f"which are given these letters: {', '.join(sorted(held.consumers))}. Stop "
                         "them, or name another subscription."
                     )
-                messages = held.cursor.not_acknowledged(messages.up_to(state.last_position))
+                messages = messages.up_to(state.last_position)
             found[about] = messages
         return found
 
@@ -373,9 +359,7 @@ class Redrive:
         self, messages: Mapping[TopicPartition, PositionSet], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         for about, held in messages.items():
-            rows = tuple(rows_left(held, self._log, about.partition))
-            topic = TopicRows(about.topic, self._log.folder, rows)
-            yield from read_messages(MessageInputPartition(self._root, (topic,)), schema)
+            yield from read_positions(self._root, self._log, about.partition, held, schema)
 
 
 # -- inside --------------------------------------------------------------------------------------
@@ -391,6 +375,16 @@ _MESSAGE_ID: Final = (
     r"^(?P<ledger>-?\d{1,18}):(?P<entry>-?\d{1,18}):(?P<partition>-?\d{1,9})"
     r"(?::(?P<index>-?\d{1,9}))?"
 )
+
+
+def not_redriven(
+    log: ManagedLedger, partition: int, state: BrokerState | None, subscription: str
+) -> PositionSet:
+    """What the subscription has not acknowledged of a partition; all where there is none yet."""
+    held = None if state is None else state.subscriptions.get(subscription)
+    ledgers, hidden = log.ledgers(partition), log.state.partition(partition).hidden
+    messages = (Cursor() if held is None else held.cursor).unread(ledgers)
+    return messages.difference(hidden.of(each.ledger_id for each in ledgers))
 
 
 def _is(letters: pa.RecordBatch, message_id: MessageId) -> pa.Array:

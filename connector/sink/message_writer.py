@@ -25,9 +25,18 @@ from pulsar_spark.connector.schema.schema_registration import SinkSchema, check_
 from pulsar_spark.connector.sink.message_batching import in_entries
 from pulsar_spark.connector.sink.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.sink.message_routing import MessageRouting
-from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE, as_messages, check_rows
+from pulsar_spark.connector.sink.outgoing_messages import (
+    PAYLOAD_SIZE,
+    as_messages,
+    check_delays,
+    check_rows,
+)
 from pulsar_spark.connector.topic_log.non_persistent import check_publishing
-from pulsar_spark.connector.topic_log.policies import deduplicates, open_or_create
+from pulsar_spark.connector.topic_log.policies import (
+    deduplicates,
+    max_delivery_delay_ms,
+    open_or_create,
+)
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.options.options import Options
@@ -116,6 +125,7 @@ class _TopicWriter:
             self._ledger = root.known(topic) or root.open(topic)
             self._ledger.check_incarnation(incarnation)
         self._ledger.state.check_takes_messages()
+        self._enforced = enforced
         if schema is None and enforced:
             check_validation(self._ledger, topic)
         self._schema_version = None if schema is None else register(self._ledger, topic, schema)
@@ -134,6 +144,9 @@ class _TopicWriter:
                 f"A row names {self._topic}-partition-{partition}, and the topic has "
                 f"{self._partitions} partitions, numbered from 0."
             )
+        if self._enforced and "deliver_at" in messages.column_names:
+            most_ms = max_delivery_delay_ms(self._ledger, self._topic)
+            check_delays(messages, most_ms, str(self._topic))
         if self._schema_version is not None:
             version = pa.scalar(self._schema_version, pa.int64())
             messages = messages.append_column("schema_version", pa.repeat(version, len(messages)))

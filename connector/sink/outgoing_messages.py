@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA
 from pulsar_spark.connector.schema.schema_codec import check_texts
-from pulsar_spark.errors import InvalidMessageError, MessageTooBigError
+from pulsar_spark.errors import (
+    DeliveryDelayTooLongError,
+    InvalidMessageError,
+    MessageTooBigError,
+)
 from pulsar_spark.options.options import Options
 from pulsar_spark.producing.hashing import murmur3_32_hash_many
 
@@ -123,6 +127,22 @@ def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int)
         columns["sticky_key_hash"] = _sticky_key_hashes(keys)
     columns[PAYLOAD_SIZE] = pa.array(sizes)
     return pa.table(columns)
+
+
+def check_delays(messages: pa.Table, most_ms: int, topic: str) -> None:
+    """DeliveryDelayTooLongError if one comes later after its publication than that; 0: none does.
+
+    `messages` are those of `as_messages`.
+    """
+    if not most_ms or "deliver_at" not in messages.column_names:
+        return
+    latest = pc.add(messages["publish_time"], pa.scalar(most_ms * 1000, _DELAY))
+    if pc.any(pc.greater(messages["deliver_at"], latest)).as_py():
+        raise DeliveryDelayTooLongError(
+            f"A message for {topic} is to be delivered more than {most_ms:,} ms after it is "
+            "published, and the topic allows no more: deliver it sooner, or allow more with "
+            "pulsarlite topics set-delayed-delivery --maxDelay."
+        )
 
 
 def check_rows(rows: pa.RecordBatch) -> None:

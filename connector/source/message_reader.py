@@ -24,11 +24,14 @@ from pulsar_spark.connector.source.input_partition import (
     TopicRows,
     lose,
 )
+from pulsar_spark.connector.source.partition_view import rows_left
 from pulsar_spark.connector.spark.message_columns import stored_columns
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import DataLossError, ObjectNotFoundError
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_name import is_persistent
 
 MERGED_AWAY_RETRIES = 3
@@ -49,6 +52,14 @@ def read_messages(partition: MessageInputPartition, schema: pa.Schema) -> Iterat
                     reader.fetch(each.ledger for each in topic.ranges[number : number + FETCHED])
                 yield from _read_range(partition, topic, rows, reader, columns)
     spare_the_garbage_collector()
+
+
+def read_positions(
+    root: Root, log: ManagedLedger, partition: int, messages: PositionSet, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """These messages of one partition, as far as log or compacted file have them; as by a task."""
+    rows = TopicRows(log.topic, log.folder, tuple(rows_left(messages, log, partition)))
+    return read_messages(MessageInputPartition(root, (rows,)), schema)
 
 
 def _read_range(
@@ -165,7 +176,7 @@ class _Columns:
         """The value `size` times; made once for the longest batch, and sliced."""
         known = self._constants.get((name, value))
         if known is None or len(known) < size:
-            known = pa.repeat(pa.scalar(value, kind), max(size, BATCH_ROWS))
+            known = pa.repeat(pa.scalar(value, kind), size)
             self._constants[name, value] = known
         return known.slice(0, size)
 

@@ -13,9 +13,10 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 
 from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.news import REMOTE_BUSY_S, NewsWatch
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
@@ -199,17 +200,14 @@ class SubscribedTopics:
         }
 
     @property
-    def log_folders(self) -> list[str]:
-        busy = (self._ledgers.get(each) for each in list(self._busy))
-        return [*self.news.folders, *(each.log_folder for each in busy if each is not None)]
-
-    def has_news(self) -> bool:
-        """Whether a topic has a commit behind those of the last look; cheap, and may err."""
-        asked = ((self._ledgers.get(each), self._seen.get(each)) for each in list(self._busy))
-        return self.news.has_changed() or any(
-            ledger is not None and seen is not None and ledger.is_behind(seen)
-            for ledger, seen in asked
-        )
+    def watched(self) -> list[Watched]:
+        """Where news appear: of the topics that the last look asked, and that others have any."""
+        seen = [(self._ledgers.get(each), self._seen.get(each)) for each in list(self._busy)]
+        return self.news.watched + [
+            Watched(log.log_folder, partial(log.is_behind, at))
+            for log, at in seen
+            if log is not None and at is not None
+        ]
 
     def open_all(self, topics: Iterable[str]) -> None:
         """Open these topics, whether or not the options (still) name them.

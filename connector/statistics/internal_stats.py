@@ -10,13 +10,11 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, Final, NamedTuple
 
-from pulsar_spark.connector.system.hosted_topics import last_shards
-from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.system.hosted_topics import hosted_states
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root, partitions_of
 from pulsar_spark.connector.views import state_rows
 from pulsar_spark.connector.views.message_sets import unread
-from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.subscriptions.broker_state import BrokerState
@@ -89,7 +87,7 @@ CURSOR: Final = (
 def internal_stats(root: Root, name: TopicName) -> Stats:
     """What `topics stats-internal` has of one partition. TopicNotFoundError if it is not there."""
     log = root.open(name.partitioned_topic)
-    return _partition(log, max(name.partition_index, 0), _states(root, log))
+    return _partition(log, partitions_of(log, name)[0], _states(root, log))
 
 
 def partitioned_internal_stats(root: Root, name: TopicName) -> Stats:
@@ -101,13 +99,7 @@ def partitioned_internal_stats(root: Root, name: TopicName) -> Stats:
 
 
 def _states(root: Root, log: ManagedLedger) -> dict[TopicPartition, BrokerState]:
-    """As of the broker's last step on each partition."""
-    dispatch = SystemTopic(root, DISPATCH)
-    stop = dispatch.refresh()
-    brokers = last_shards(dispatch, stop)[1] if stop else {}
-    return {
-        about: from_shards(shards) for about, shards in brokers.items() if about.topic == log.topic
-    }
+    return hosted_states(root, lambda about: about.topic == log.topic)
 
 
 def _partition(

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pulsar_spark.connector.statistics.prometheus_text import Sample, samples
 from pulsar_spark.connector.telemetry.instruments import SYSTEM
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 
 GAUGES: Final = {
@@ -23,6 +23,8 @@ GAUGES: Final = {
     "pulsar_producers_count": ("pulsar.broker.topic.producer.count", "{producer}"),
     "pulsar_consumers_count": ("pulsar.broker.topic.consumer.count", "{consumer}"),
     "pulsar_in_messages_total": ("pulsar.broker.topic.message.incoming.count", "{message}"),
+    "pulsar_out_messages_total": ("pulsar.broker.topic.message.outgoing.count", "{message}"),
+    "pulsar_out_bytes_total": ("pulsar.broker.topic.message.outgoing.size", "By"),
     "pulsar_storage_size": ("pulsar.broker.topic.storage.size", "By"),
     "pulsar_storage_logical_size": ("pulsar.broker.topic.storage.logical.size", "By"),
     "pulsar_storage_backlog_size": ("pulsar.broker.topic.storage.backlog.size", "By"),
@@ -55,8 +57,7 @@ def observe(service_url: str, storage: Mapping[str, str] | None = None) -> None:
             "Metrics by OpenTelemetry need its package: pip install 'pulsarlite[otel]', and an "
             "exporter of your choice."
         ) from error
-    given = {f"storage.{name}": text for name, text in (storage or {}).items()}
-    look = _Look(Root.of(options_of({"serviceUrl": service_url, **given})))
+    look = _Look(Root.at(service_url, storage))
     meter = get_meter("pulsar_spark")
     for metric, (name, unit) in GAUGES.items():
         meter.create_observable_gauge(name, [_callback(look, metric, Observation)], unit=unit)

@@ -48,9 +48,11 @@ def _topic(name: str, meaning: str, value: Value | str, kind: str = "gauge") -> 
     return Metric(f"pulsar_{name}", meaning, found, kind=kind)
 
 
-def _subscription(name: str, meaning: str, value: Value | str) -> Metric:
+def _subscription(
+    name: str, meaning: str, value: Value | str, kind: str = "gauge", prefix: str = "subscription_"
+) -> Metric:
     found = _field(value) if isinstance(value, str) else value
-    return Metric(f"pulsar_subscription_{name}", meaning, found, SUBSCRIPTION)
+    return Metric(f"pulsar_{prefix}{name}", meaning, found, SUBSCRIPTION, kind)
 
 
 def _about(name: str) -> str:
@@ -112,13 +114,18 @@ METRICS: Final = (
     _subscription("last_mark_delete_advanced_timestamp", "milliseconds since 1970",
                   "lastMarkDeleteAdvancedTimestamp"),
     _subscription("consumers_count", "connected consumers", lambda stats: len(stats["consumers"])),
-    *_missing("nothing counts what was delivered, and what is gone can't be counted later",
-              "out_messages_total", "out_bytes_total"),
-    *_missing("nobody counts it", "subscription_msg_drop_rate", "subscription_msg_rate_redeliver",
-              "subscription_msg_rate_expired", "subscription_total_msg_expired"),
+    _subscription("out_messages_total", "messages that were delivered, each time that they were",
+                  "msgOutCounter", "counter", ""),
+    _subscription("out_bytes_total", "their bytes", "bytesOutCounter", "counter", ""),
+    _subscription("msg_rate_redeliver", "messages a second that were given back in the last "
+                  "minute, to come again", "msgRateRedeliver"),
+    _subscription("msg_rate_expired", "messages a second that expired in the last minute",
+                  "msgRateExpired"),
+    _subscription("total_msg_expired", "messages that expired", "totalMsgExpired", "counter"),
+    _subscription("last_expire_timestamp", "milliseconds since 1970", "lastExpireTimestamp"),
+    *_missing("nobody counts it", "subscription_msg_drop_rate"),
     *_missing("nothing counts the bytes of what is gone", "in_bytes_total"),
-    *_missing("no such time is kept", "subscription_last_consumed_flow_timestamp",
-              "subscription_last_expire_timestamp"),
+    *_missing("no such time is kept", "subscription_last_consumed_flow_timestamp"),
     *_missing("producers write files themselves, and no broker measures them",
               *(f"entry_size_le_{each}" for each in _SIZES), "entry_size_count", "entry_size_sum",
               *(f"storage_write_latency_{each}" for each in _LATENCY),

@@ -7,6 +7,7 @@ Follows `TopicStatsImpl.add`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -14,10 +15,12 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.views.queue_view import ALL, QueueView
 from pulsar_spark.connector.views.topic_stats import log_row, topic_row
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.options.options import Options
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
+_log = logging.getLogger(__name__)
 Stats = dict[str, Any]
 Merge = Callable[[Any, Any], Any]
 BREAKERS: Final = ("closed", "half-open", "open")
@@ -62,7 +65,8 @@ _MERGES: Final[dict[str, Merge]] = {
     **dict.fromkeys(
         (
             "oldestBacklogMessageAgeSeconds", "lastPublishTimeStamp", "lastConsumedTimestamp",
-            "lastAckedTimestamp", "lastMarkDeleteAdvancedTimestamp", "breakerFailedTrials",
+            "lastAckedTimestamp", "lastExpireTimestamp", "lastMarkDeleteAdvancedTimestamp",
+            "breakerFailedTrials",
         ),
         max,
     ),
@@ -139,18 +143,27 @@ def partition_stats(
 
 
 def stats_by_partition(root: Root) -> dict[TopicPartition, Stats]:
-    """Of all topics, those of the system left out."""
-    found = _rows(root, {"topicsPattern": ALL})
+    """Of all topics that can be read, those of the system left out; the log tells of the others."""
+    try:
+        found = _rows(root, {"topicsPattern": ALL})
+    except (CorruptFileError, FutureVersionError):
+        readable = [str(each) for each in root.matching(ALL) if _is_readable(root, each)]
+        found = _rows(root, {"topics": ",".join(readable)}) if readable else {}
     return {
         about: stats for about, stats in found.items() if not TopicName.parse(about.topic).is_system
     }
 
 
+def _is_readable(root: Root, name: TopicName) -> bool:
+    try:
+        return root.open_found(name) is not None
+    except (CorruptFileError, FutureVersionError) as error:
+        _log.warning("There are no statistics of %s: %s", name, error)
+        return False
+
+
 def _found(root: Root, name: TopicName) -> dict[TopicPartition, Stats]:
-    found = _rows(root, {"topic": name.partitioned_topic_name})
-    if not name.is_partition:
-        return found
-    return {each: stats for each, stats in found.items() if each.partition == name.partition_index}
+    return _rows(root, {"topic": str(name)})
 
 
 def _rows(root: Root, given: Mapping[str, str]) -> dict[TopicPartition, Stats]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pulsar_spark.connector.source.micro_batch import admission
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
 from pulsar_spark.connector.topic_log.managed_ledger import Asker, looked_ahead
@@ -150,13 +151,9 @@ class ConsumerRun:
         return unheard or bool(client.backlog(about))
 
     @property
-    def log_folders(self) -> list[str]:
-        """Where news appears."""
-        return self.topics.log_folders + self._connection.log_folders
-
-    def has_news(self) -> bool:
-        """Whether `hear` may find something; cheap, and may err."""
-        return self.topics.has_news() or self._connection.has_news()
+    def watched(self) -> list[Watched]:
+        """Where news appear, of the logs and of the broker."""
+        return self.topics.watched + self._connection.watched
 
     @property
     def _connection(self) -> SubscriptionClient:
@@ -419,7 +416,8 @@ class DeliveryTimes:
                 if times is not None:
                     delayed = delayed.add_ledger(info, times, now_ms)
             self._seen[about] = info.ledger_id
-        delayed, _ = delayed.scheduled_messages(now_ms, policies.delayed_delivery_tick_ms)
+        due_ms = now_ms + policies.delayed_delivery_ahead_ms
+        delayed, _ = delayed.scheduled_messages(due_ms, policies.delayed_delivery_tick_ms)
         trimmed = ledger.state.partition(number).trimmed_up_to.ledger_id
         delayed = delayed.without([each for each in delayed.messages.ledger_ids if each <= trimmed])
         self._delayed[about] = delayed

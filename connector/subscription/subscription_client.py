@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any
 
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
@@ -198,12 +199,9 @@ class SubscriptionClient:
             self._keeper.rest(quiet_s)
 
     @property
-    def log_folders(self) -> list[str]:
-        return self._dispatch.log_folders
-
-    def has_news(self) -> bool:
-        """Whether the broker may have said something; cheap, and may err."""
-        return self._dispatch.has_news(self._heard)
+    def watched(self) -> list[Watched]:
+        """Where the broker's news appear."""
+        return self._dispatch.watched(self._heard)
 
     def backlog(self, about: TopicPartition) -> int | None:
         """The subscription's backlog on the partition, as the broker last reported it."""

@@ -9,8 +9,8 @@ fold of the offsets (`hosted_topics`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pulsar_spark.connector.system.lease import Lease
@@ -49,48 +49,76 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionBatch:
+    """What a batch has for one topic partition that it concerns."""
+
+    heard: tuple[int, int] | None = None
+    """The last commit before it and in it; the same twice if something else is said again or anew.
+    """
+    created: tuple[str, ...] = ()
+    """Durable subscriptions to make, as the partition is new."""
+    aside: Aside | None = None
+    """It is set aside, ..."""
+    again: Aside | None = None
+    """... or was, and is tried with all that was kept for it, ..."""
+    is_kept: bool = False
+    """... or stays aside, and was spoken of."""
+    is_due: bool = False
+    is_renewed: bool = False
+    """Its state is written whole."""
+    is_gone: bool = False
+    """Hosted no more, as its topic is deleted, or spoken of behind that."""
+
+    @property
+    def has_news(self) -> bool:
+        return self.heard is not None and self.heard[1] > self.heard[0]
+
+    def held_back(self, commands: int, error: str) -> Aside:
+        """What its broker has not taken in if it could not step, and why."""
+        new = Aside(commands, error, self.created)
+        return new if self.again is None else replace(self.again, error=error)
+
+    @property
+    def is_ticked(self) -> bool:
+        """Whether it steps though nothing else may have happened."""
+        return self.is_due or self.is_renewed or self.again is not None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerOffset:
     """A batch, and its end.
 
-    `commands`: the ledgers of `__commands` from the first up to before the second. `hosted`: the
-    topic partitions that it concerns, each with the last commit before it and in it; the same
-    twice if something else is said again or anew. `gone`: those hosted no more, as their topics
-    are deleted, or spoken of behind that. `partitions`: the known number by topic, where it
-    changed. `created`: durable subscriptions to make on partitions that are new. `lapsed`: the
-    leases that lapsed, with the partitions where their consumers are subscribed; paths in offsets
-    of version 1. `aside`: partitions that it sets aside; `again` those that were, and are tried
-    with all that was kept for them; `kept` those that stay aside, and were spoken of. `policies`:
-    what namespaces of hosted topics say, where it counts in this batch; what the `changed` ones say
-    all of their topics hear. `growing`: topics with more partitions than is said. `renewed`:
-    partitions whose states are written whole. `since`: the first ledgers of `__dispatch` and
-    `__commands` that are needed behind it; None if they are not all said again. `dispatched`: the
-    next ledger of `__dispatch` when the batch was planned; None in older versions. `restored`: it
-    takes the brokers' states from the ledgers of `__dispatch` before that one, as Spark's store has
-    none.
+    `commands`: the ledgers of `__commands` from the first up to before the second. `parts`: the
+    topic partitions that it concerns. `partitions`: the known number by topic, where it changed.
+    `lapsed`: the leases that lapsed, with the partitions where their consumers are subscribed;
+    paths in offsets of version 1. `policies`: what namespaces of hosted topics say, where it counts
+    in this batch; what the `changed` ones say all of their topics hear. `growing`: topics with more
+    partitions than is said. `since`: the first ledgers of `__dispatch` and `__commands` that are
+    needed behind it; None if they are not all said again. `dispatched`: the next ledger of
+    `__dispatch` when the batch was planned; None in older versions. `restored`: it takes the
+    brokers' states from the ledgers of `__dispatch` before that one, as Spark's store has none.
 
-    Before version 4 an offset `is_whole`: hosted, partitions, aside and policies are all that there
-    are, and the batch is its difference to the one before.
+    Before version 4 an offset `is_whole`: the partitions heard, those aside, their numbers and
+    policies are all that there are, and the batch is its difference to the one before.
     """
 
     commands: tuple[int, int] = (0, 0)
-    hosted: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    parts: Mapping[TopicPartition, PartitionBatch] = field(default_factory=dict)
     now_ms: int = 0
-    due: tuple[TopicPartition, ...] = ()
     lapsed: tuple[Lease | str, ...] = ()
     restored: int | None = None
     dispatched: int | None = None
     partitions: Mapping[str, int] = field(default_factory=dict)
-    created: Mapping[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
-    aside: Mapping[TopicPartition, Aside] = field(default_factory=dict)
-    again: Mapping[TopicPartition, Aside] = field(default_factory=dict)
-    kept: tuple[TopicPartition, ...] = ()
-    gone: tuple[TopicPartition, ...] = ()
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     growing: tuple[str, ...] = ()
-    renewed: tuple[TopicPartition, ...] = ()
     since: tuple[int, int] | None = None
     is_whole: bool = False
+
+    def kept_since(self, abouts: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first ledger of `__commands` that those of them take in that are tried again."""
+        parts = ((about, self.parts.get(about)) for about in abouts)
+        return {about: part.again.commands for about, part in parts if part and part.again}
 
     def is_same_batch(self, other: BrokerOffset) -> bool:
         """Whether both are of one batch, whichever version names it."""
@@ -98,33 +126,35 @@ class BrokerOffset:
 
     @property
     def _sign(self) -> tuple[Any, ...]:
-        return self.commands[1], self.now_ms, self.due, self.lapsed, self.restored, self.dispatched
+        due = {about for about, part in self.parts.items() if part.is_due}
+        return self.commands[1], self.now_ms, due, self.lapsed, self.restored, self.dispatched
 
     def to_json_value(self) -> dict[str, Any]:
+        parts = sorted(self.parts.items())
         topics: dict[str, dict[str, list[int]]] = {}
-        for (topic, partition), numbers in sorted(self.hosted.items()):
-            topics.setdefault(topic, {})[str(partition)] = list(numbers)
-        return {
-            "again": _asides_to_json(self.again),
-            "aside": _asides_to_json(self.aside),
+        for (topic, partition), part in parts:
+            if part.heard is not None:
+                topics.setdefault(topic, {})[str(partition)] = list(part.heard)
+        value = {
+            "again": [_aside_to_json(about, part.again) for about, part in parts if part.again],
+            "aside": [_aside_to_json(about, part.aside) for about, part in parts if part.aside],
             "changed": list(self.changed),
             "commands": list(self.commands),
-            "created": [[*about, *names] for about, names in sorted(self.created.items())],
+            "created": [[*about, *part.created] for about, part in parts if part.created],
             "dispatched": self.dispatched,
-            "due": [list(about) for about in self.due],
-            "gone": [list(about) for about in self.gone],
             "growing": list(self.growing),
-            "kept": [list(about) for about in self.kept],
             "lapsed": [_lapsed_to_json(each) for each in self.lapsed],
             "now_ms": self.now_ms,
             "partitions": dict(sorted(self.partitions.items())),
             "policies": dict(sorted(self.policies.items())),
-            "renewed": [list(about) for about in self.renewed],
             "restored": self.restored,
             "since": None if self.since is None else list(self.since),
             "topics": topics,
             "version": OFFSET_FORMAT.version,
         }
+        for name, is_so in _LISTED.items():
+            value[name] = [list(about) for about, part in parts if getattr(part, is_so)]
+        return dict(sorted(value.items()))
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> BrokerOffset:
@@ -142,68 +172,71 @@ class BrokerOffset:
         return _of(OFFSET_FORMAT.decode(data))
 
 
+_LISTED: Final = {
+    "due": "is_due", "gone": "is_gone", "kept": "is_kept", "renewed": "is_renewed",
+}  # fmt: skip
+"""A list of topic partitions in JSON -> what is true of them."""
+_BEFORE_4: Final[Mapping[str, Any]] = {
+    "again": (), "aside": (), "changed": (), "created": (), "dispatched": None, "gone": (),
+    "growing": (), "kept": (), "partitions": {}, "policies": {}, "renewed": (), "since": None,
+}  # fmt: skip
+"""What older versions did not say, or not all of them."""
+
+
 def _of(value: Mapping[str, Any]) -> BrokerOffset:
     try:
-        return _whole(value) if "snapshot" in value else _difference(value)
+        return _whole(value) if "snapshot" in value else _read(value, _pair)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise OFFSET_FORMAT.damaged("", repr(error)) from error
 
 
-def _difference(value: Mapping[str, Any]) -> BrokerOffset:
+def _whole(value: Mapping[str, Any]) -> BrokerOffset:
+    """Of version 3 and before. A snapshot wrote all states anew, and no other batch any."""
+    stop = value["commands"]
+    said = {**_BEFORE_4, **value, "commands": (stop, stop)}
+    offset = replace(_read(said, lambda number: (number, number)), is_whole=True)
+    if not value["snapshot"]:
+        return offset
+    parts = {a: replace(part, is_renewed=bool(part.heard)) for a, part in offset.parts.items()}
+    if offset.dispatched is None:
+        return replace(offset, parts=parts)
+    aside = (part.aside.commands for part in parts.values() if part.aside)
+    return replace(offset, parts=parts, since=(offset.dispatched, min([stop, *aside])))
+
+
+def _read(value: Mapping[str, Any], heard: Callable[[Any], tuple[int, int]]) -> BrokerOffset:
     return BrokerOffset(
-        **_as_ever(value),
         commands=_pair(value["commands"]),
-        hosted=_by_partition(value["topics"], _pair),
-        again=_asides(value["again"]),
-        kept=_abouts(value["kept"]),
-        gone=_abouts(value["gone"]),
+        parts=_parts(value, heard),
+        now_ms=value["now_ms"],
+        lapsed=tuple(_lapsed_from_json(each) for each in value["lapsed"]),
+        restored=value["restored"],
+        dispatched=value["dispatched"],
+        partitions=value["partitions"],
+        policies=value["policies"],
         changed=tuple(value["changed"]),
         growing=tuple(value["growing"]),
-        renewed=_abouts(value["renewed"]),
         since=None if value["since"] is None else _pair(value["since"]),
     )
 
 
-def _whole(value: Mapping[str, Any]) -> BrokerOffset:
-    """Of version 3 and before. A snapshot wrote all states anew, and no other batch any."""
-    same = _as_ever(value)
-    stop, dispatched = value["commands"], same["dispatched"]
-    hosted = _by_partition(value["topics"], lambda number: (number, number))
-    since = None
-    if value["snapshot"] and dispatched is not None:
-        since = dispatched, min([stop, *(each.commands for each in same["aside"].values())])
-    renewed = tuple(hosted) if value["snapshot"] else ()
-    return BrokerOffset(
-        **same, commands=(stop, stop), hosted=hosted, since=since, renewed=renewed, is_whole=True
-    )
-
-
-def _as_ever(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that all versions have alike, if they have them."""
-    return {
-        "now_ms": value["now_ms"],
-        "due": _abouts(value["due"]),
-        "lapsed": tuple(_lapsed_from_json(each) for each in value["lapsed"]),
-        "restored": value["restored"],
-        "dispatched": value.get("dispatched"),
-        "partitions": value.get("partitions", {}),
-        "created": {
-            TopicPartition(topic, partition): tuple(names)
-            for topic, partition, *names in value.get("created", ())
-        },
-        "aside": _asides(value.get("aside", ())),
-        "policies": value.get("policies", {}),
-    }
-
-
-def _by_partition(
-    topics: Mapping[str, Mapping[str, Any]], read: Callable[[Any], tuple[int, int]]
-) -> dict[TopicPartition, tuple[int, int]]:
-    return {
-        TopicPartition(topic, int(partition)): read(said)
-        for topic, partitions in topics.items()
-        for partition, said in partitions.items()
-    }
+def _parts(
+    value: Mapping[str, Any], heard: Callable[[Any], tuple[int, int]]
+) -> dict[TopicPartition, PartitionBatch]:
+    said: dict[TopicPartition, dict[str, Any]] = {}
+    for topic, partitions in value["topics"].items():
+        for partition, numbers in partitions.items():
+            said[TopicPartition(topic, int(partition))] = {"heard": heard(numbers)}
+    for topic, partition, *names in value["created"]:
+        said.setdefault(TopicPartition(topic, partition), {})["created"] = tuple(names)
+    for name in ("again", "aside"):
+        for topic, partition, commands, error, *created in value[name]:
+            held = Aside(commands, error, tuple(created))
+            said.setdefault(TopicPartition(topic, partition), {})[name] = held
+    for name, is_so in _LISTED.items():
+        for about in value[name]:
+            said.setdefault(TopicPartition(*about), {})[is_so] = True
+    return {about: PartitionBatch(**each) for about, each in said.items()}
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -211,21 +244,8 @@ def _pair(value: Any) -> tuple[int, int]:
     return first, second
 
 
-def _abouts(value: Any) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(*about) for about in value)
-
-
-def _asides_to_json(asides: Mapping[TopicPartition, Aside]) -> list[list[Any]]:
-    return [
-        [*about, each.commands, each.error, *each.created] for about, each in sorted(asides.items())
-    ]
-
-
-def _asides(value: Any) -> dict[TopicPartition, Aside]:
-    return {
-        TopicPartition(topic, partition): Aside(commands, error, tuple(created))
-        for topic, partition, commands, error, *created in value
-    }
+def _aside_to_json(about: TopicPartition, aside: Aside) -> list[Any]:
+    return [*about, aside.commands, aside.error, *aside.created]
 
 
 def _lapsed_to_json(lapsed: Lease | str) -> Any:

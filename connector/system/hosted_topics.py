@@ -8,7 +8,7 @@ costs nothing to keep up, and a batch's offset need not say what there is.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -19,9 +19,17 @@ from pulsar_spark.connector.system.broker_offset import (
     SHARD_PREFIX,
     Aside,
     BrokerOffset,
+    PartitionBatch,
 )
-from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
+from pulsar_spark.connector.system.system_topics import (
+    DISPATCH,
+    Record,
+    StoredRecord,
+    SystemTopic,
+)
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.hosting.broker_format import from_shards
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 
@@ -45,23 +53,29 @@ class HostedTopics:
         self._since: OrderedDict[TopicPartition, int] = OrderedDict()
         """The ledger of `__dispatch` from which on all of its state is there; the oldest first."""
 
+    def hear(self, stored: StoredRecord) -> None:
+        """Take in the next batch's offset, from its record."""
+        self.apply(BrokerOffset.from_json(stored.record.data), stored.ledger_id)
+
     def apply(self, offset: BrokerOffset, ledger_id: int = 0) -> None:
         """Take in the next batch's offset, and in which ledger it lies, where it doesn't say."""
         self.said = offset
         self.batch = offset = self.difference(offset)
         at = ledger_id if offset.dispatched is None else offset.dispatched
-        for about, (_, number) in offset.hosted.items():
-            self._host(about, number, at)
-        for about in offset.gone:
-            self._leave(about)
-        for about in offset.renewed:
-            if about in self._since:
+        for about, part in offset.parts.items():
+            if part.heard is not None:
+                self._host(about, part.heard[1], at)
+        for about, part in offset.parts.items():
+            if part.is_gone:
+                self._leave(about)
+            if part.is_renewed and about in self._since:
                 self._since[about] = at
                 self._since.move_to_end(about)
+            if part.aside is not None:
+                self.aside[about] = part.aside
+            elif part.again is not None:
+                self.aside.pop(about, None)
         self.partitions |= offset.partitions
-        for about in offset.again:
-            self.aside.pop(about, None)
-        self.aside |= offset.aside
         self.policies |= offset.policies
         for name in offset.changed:
             if not self.policies[name]:
@@ -71,12 +85,14 @@ class HostedTopics:
         """The batch that leads from here to an offset that is whole; any other is one already."""
         if not offset.is_whole:
             return offset
-        numbers = {about: number for about, (_, number) in offset.hosted.items()}
-        again = {
-            about: each
-            for about, each in self.aside.items()
-            if about in numbers and about not in offset.aside
-        }
+        parts = {about: PartitionBatch(is_gone=True) for about in self.commits}
+        for about, part in offset.parts.items():
+            parts[about] = replace(
+                part,
+                heard=part.heard and (self.commits.get(about, NO_COMMIT), part.heard[1]),
+                again=self.aside.get(about) if part.aside is None else None,
+                is_kept=part.aside is not None and about in self.aside,
+            )
         changed = {
             name
             for name in self.policies.keys() | offset.policies.keys()
@@ -85,13 +101,7 @@ class HostedTopics:
         return replace(
             offset,
             commands=(self.batch.commands[1], offset.commands[1]),
-            hosted={
-                about: (self.commits.get(about, NO_COMMIT), number)
-                for about, number in numbers.items()
-            },
-            again=again,
-            kept=tuple(each for each in offset.aside if each in self.aside),
-            gone=tuple(sorted(self.commits.keys() - numbers.keys())),
+            parts=parts,
             policies={name: offset.policies.get(name, {}) for name in {*offset.policies, *changed}},
             changed=tuple(sorted(changed)),
             is_whole=False,
@@ -142,7 +152,7 @@ class FollowedTopics(HostedTopics):
         stop = self._dispatch.refresh()
         if stop > self._read:
             for stored in read_offsets(self._dispatch, self._read, stop):
-                self.apply(BrokerOffset.from_json(stored.record.data), stored.ledger_id)
+                self.hear(stored)
             self._read = stop
 
 
@@ -155,7 +165,7 @@ def hosted_topics(dispatch: SystemTopic, stop_ledger: int) -> HostedTopics:
     """What was hosted after the last batch before that ledger."""
     topics = HostedTopics()
     for stored in read_offsets(dispatch, 0, stop_ledger):
-        topics.apply(BrokerOffset.from_json(stored.record.data), stored.ledger_id)
+        topics.hear(stored)
     return topics
 
 
@@ -166,14 +176,29 @@ def last_shards(
     topics = HostedTopics()
     brokers: dict[TopicPartition, dict[str, bytes]] = {}
     kept = (OFFSET_RECORD, SHARD_PREFIX)
-    for stored in dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith(kept)):
-        about, name, data = stored.record.about, stored.record.subscription, stored.record.data
-        if name == OFFSET_RECORD:
-            topics.apply(BrokerOffset.from_json(data), stored.ledger_id)
-            continue
-        shards = brokers.setdefault(about, {})
-        if data:
-            shards[name.removeprefix(SHARD_PREFIX)] = data
+    told = dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith(kept))
+    for stored in told if stop_ledger else ():
+        if stored.record.subscription == OFFSET_RECORD:
+            topics.hear(stored)
         else:
-            shards.pop(name.removeprefix(SHARD_PREFIX), None)
+            put_shard(brokers.setdefault(stored.record.about, {}), stored.record)
     return topics, {about: shards for about, shards in brokers.items() if shards}
+
+
+def put_shard(shards: dict[str, bytes], record: Record) -> None:
+    """Take in what a record says of a broker's shards: one is new, or gone."""
+    key = record.subscription.removeprefix(SHARD_PREFIX)
+    if record.data:
+        shards[key] = record.data
+    else:
+        shards.pop(key, None)
+
+
+def hosted_states(
+    root: Root, wanted: Callable[[TopicPartition], bool]
+) -> dict[TopicPartition, BrokerState]:
+    """What each broker knows, as of its last step; without the columns of its ledgers."""
+    dispatch = SystemTopic(root, DISPATCH)
+    brokers = last_shards(dispatch, dispatch.refresh())[1]
+    chosen = ((about, shards) for about, shards in sorted(brokers.items()) if wanted(about))
+    return {about: from_shards(shards, columns=False) for about, shards in chosen}

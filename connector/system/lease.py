@@ -161,14 +161,12 @@ class LeaseWatch:
     """Which leases have lapsed, as one watcher sees it.
 
     A pause between two looks counts for at most half a lease: the watched processes may have stood
-    still along with the watcher, and get time to write. Time up to `rests_until_s` counts in full:
-    the watcher has had nothing to do.
+    still along with the watcher, and get time to write.
     """
 
     def __init__(self, clock: Clock, renewals: int = RENEWALS) -> None:
         self._clock, self._renewals = clock, renewals
         self._looked_s = clock.monotonic_s()
-        self.rests_until_s = 0.0
         self._quiet: dict[str, tuple[int | None, float]] = {}
         """Path -> (its sign, seconds since it changed)."""
 
@@ -179,7 +177,6 @@ class LeaseWatch:
         """
         now_s = self._clock.monotonic_s()
         since_s = now_s - self._looked_s
-        paused_s = now_s - max(self._looked_s, self.rests_until_s)
         self._looked_s = now_s
         over, quiet = [], {}
         for path, sign in signs.items():
@@ -187,7 +184,7 @@ class LeaseWatch:
             before = self._quiet.get(path)
             quiet_s = 0.0
             if before is not None and before[0] == sign:
-                quiet_s = before[1] + since_s - max(paused_s - lease_s / 2, 0.0)
+                quiet_s = before[1] + min(since_s, lease_s / 2)
             quiet[path] = sign, quiet_s
             if quiet_s >= lease_s:
                 over.append(path)

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from pulsar_spark.connector.notebooks.drawing import ACKNOWLEDGED, HELD, UNREAD, WAITING, strip_text
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.system.hosted_topics import last_shards
+from pulsar_spark.connector.system.hosted_topics import hosted_states
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError, ServerError
-from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.options.option_values import Delay, milliseconds_of
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
@@ -204,17 +203,13 @@ def topic_stats(root: Root, topic: TopicName) -> TopicStats:
 
 def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStats]:
     """All subscriptions that the broker knows of, or those of one topic, by partition and name."""
-    dispatch = SystemTopic(root, DISPATCH)
-    stop = dispatch.refresh()
-    brokers = last_shards(dispatch, stop)[1] if stop else {}
-    found: list[SubscriptionStats] = []
-    for about, shards in sorted(brokers.items()):
-        if topic in (None, about.topic):
-            state = from_shards(shards)
-            if _is_gone(root, about, state):
-                continue
-            found += [_stats(about, state, name) for name in sorted(state.subscriptions)]
-    return found
+    states = hosted_states(root, lambda about: topic in (None, about.topic))
+    return [
+        _stats(about, state, name)
+        for about, state in states.items()
+        if not _is_gone(root, about, state)
+        for name in sorted(state.subscriptions)
+    ]
 
 
 def _is_gone(root: Root, about: TopicPartition, state: BrokerState) -> bool:
@@ -313,8 +308,7 @@ def redeliver_unacknowledged_messages(
     BrokerAbsentError if no broker answers in time. Follows Pulsar's
     `Consumer.redeliverUnacknowledgedMessages`.
     """
-    given = {f"storage.{key}": each for key, each in (storage or {}).items()}
-    root = Root.of(options_of(given | ({"serviceUrl": service_url} if service_url else {})))
+    root = Root.at(service_url, storage)
     name = TopicName.parse(topic)
     known = subscriptions(root, root.open(name).topic)
     found = [each for each in known if each.name == subscription]

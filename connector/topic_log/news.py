@@ -18,6 +18,7 @@ from math import inf
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 
 NEWS: Final = "_news"
@@ -118,8 +119,8 @@ class NewsWatch:
         self._is_asked = False
         """Whether NEWEST was looked at for this look."""
         self._system_s = self.newest_s
-        self.folders: list[str] = []
-        """Where announcements appear that concern it: nowhere, as long as its topics are few."""
+        self._folders: list[str] = []
+        """Where announcements appear on a local disk: nowhere, as long as its topics are few."""
         self._listed: dict[str, int] = {}
         """File -> when it was written last, as of the last look."""
         self._seen: dict[str, tuple[int | None, float]] = {}
@@ -133,12 +134,10 @@ class NewsWatch:
         """... and how many of them come in a second."""
         self._round_s = self._clock.monotonic_s()
 
-    def has_changed(self) -> bool:
-        """Whether anything was announced since the last look; on a local disk, where it is cheap.
-
-        For any thread.
-        """
-        return bool(self.folders) and not self._store.remote and self._listing() != self._listed
+    @property
+    def watched(self) -> list[Watched]:
+        """Where announcements appear that concern it; on a local disk, where a look is cheap."""
+        return [Watched(each, lambda: self._listing() != self._listed) for each in self._folders]
 
     def busy(self, topics: Collection[str], unfinished: Collection[str] = ()) -> set[str]:
         """Those of the topics to look at now: in which something happens, or whose turn it is.
@@ -146,8 +145,8 @@ class NewsWatch:
         What was announced of the `unfinished` stays: who begins anew is to look at them too.
         """
         is_remote = self._store.remote
-        self.folders = [] if is_remote or len(topics) <= FEW else [NEWS]
-        if not self.folders and not is_remote:
+        self._folders = [] if is_remote or len(topics) <= FEW else [NEWS]
+        if not self._folders and not is_remote:
             return set(topics)
         now_s = self._clock.monotonic_s()
         self._take_in(now_s)

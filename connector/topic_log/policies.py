@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError, TooManyTopicsError
 from pulsar_spark.options import topic_policies
 from pulsar_spark.options.options import Options
@@ -92,9 +92,7 @@ class Policies:
         Without `service_url` the environment's counts; `storage` are options of the object store.
         TopicNotFoundError if there is no such topic. A namespace need not be there.
         """
-        given = {f"storage.{key}": each for key, each in (storage or {}).items()}
-        url = {} if service_url is None else {"serviceUrl": service_url}
-        root = Root.of(options_of({**url, **given}))
+        root = Root.at(service_url, storage)
         self._store, self._ledger = root.store, None
         if name.count("/") == 1:
             self._namespace = NamespaceName.parse(name)
@@ -317,6 +315,12 @@ def max_producers(ledger: ManagedLedger) -> int:
 def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
     """Whether the topic deduplicates: the sink's option says, else topic, else namespace."""
     return bool(_applied(ledger, topic, "deduplication")[0] if option is None else option)
+
+
+def max_delivery_delay_ms(ledger: ManagedLedger, topic: TopicName) -> int:
+    """How long after its publication a message may be delivered at the latest; 0 is no limit."""
+    waits, most_ms = _applied(ledger, topic, "delayed_delivery", "delayed_delivery_max_delay_ms")
+    return int(most_ms) if waits else 0
 
 
 def enforces_schemas(ledger: ManagedLedger, topic: TopicName) -> bool:

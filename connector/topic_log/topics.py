@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,14 @@ from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
     InvalidTopicNameError,
     TopicDeletedError,
     TopicExistsError,
     TopicNotFoundError,
 )
-from pulsar_spark.options.options import SERVICE_URL_VARIABLE, Options, Scope
+from pulsar_spark.options.options import SERVICE_URL_VARIABLE, STORAGE_PREFIX, Options, Scope
 from pulsar_spark.topic_name import (
     DEFAULT_NAMESPACE,
     NON_PERSISTENT,
@@ -49,6 +51,12 @@ def service_url_of(given: str | None) -> str | None:
     return given or os.environ.get(SERVICE_URL_VARIABLE)
 
 
+def root_options(service_url: str | None, storage: Mapping[str, str] | None) -> dict[str, str]:
+    """The options that name a root: its URL, if one is given, and the object store's options."""
+    given = {} if service_url is None else {"serviceUrl": service_url}
+    return given | {f"{STORAGE_PREFIX}{name}": value for name, value in (storage or {}).items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Root:
     """Where topics lie: a folder or an object store, and the store's options. Pickles."""
@@ -64,11 +72,15 @@ class Root:
             url = str(Path(url).expanduser().absolute())
         return Root(url, dict(options.storage))
 
+    @staticmethod
+    def at(service_url: str | None = None, storage: Mapping[str, str] | None = None) -> Root:
+        """The root of that URL, else the environment's. InvalidOptionError if it can't be one."""
+        return Root.of(options_of(root_options(service_url, storage)))
+
     @property
     def options(self) -> dict[str, str]:
         """The options that name it."""
-        storage = {f"storage.{name}": value for name, value in self.storage.items()}
-        return {"serviceUrl": self.service_url, **storage}
+        return root_options(self.service_url, self.storage)
 
     @property
     def store(self) -> ObjectStore:
@@ -119,7 +131,7 @@ class Root:
         found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
         present = [str(each) for each in found if not each.is_system and str(each) != name]
         close = difflib.get_close_matches(name, present, n=3, cutoff=0.6)
-        there = (each for each in close if self.open_found(TopicName.parse(each)))
+        there = (each for each in close if self.is_there(TopicName.parse(each)))
         return next(there, ""), bool(present)
 
     def open_found(self, topic: TopicName) -> ManagedLedger | None:
@@ -129,6 +141,13 @@ class Root:
                 self.store, topic.storage_path, topic=topic.partitioned_topic_name
             )
         return None
+
+    def is_there(self, topic: TopicName) -> bool:
+        """Whether there is such a topic; one whose log can't be read is there too."""
+        try:
+            return self.open_found(topic) is not None
+        except (CorruptFileError, FutureVersionError):
+            return True
 
     def open_log(self, topic: TopicName) -> ManagedLedger | None:
         """As `open_found`, and also the log of a topic that is deleted."""
@@ -191,6 +210,22 @@ class Root:
             for topic in self.find(domain=domain)
             if not topic.is_system and re.fullmatch(pattern, str(topic))
         ]
+
+
+def partitions_of(ledger: ManagedLedger, name: TopicName) -> Sequence[int]:
+    """The numbers of the topic's partitions: all, or the one that the name has.
+
+    TopicNotFoundError if the topic has no such partition.
+    """
+    there = range(ledger.state.partitions)
+    if not name.is_partition:
+        return there
+    if name.partition_index not in there:
+        raise TopicNotFoundError(
+            f"Topic {ledger.topic} has {len(there)} partitions, numbered from 0: there is no "
+            f"partition {name.partition_index}. Name another, or the whole topic."
+        )
+    return [name.partition_index]
 
 
 def _topic_in(folder: str) -> TopicName | None:

@@ -87,8 +87,8 @@ def _news(
 
 def _reports(commands: SystemTopic, batch: Batch, changed: Iterable[TopicPartition]) -> Reports:
     """The reports that the batch took in: of one that was set aside, from then on."""
-    again, (new, stop) = batch.offset.again, batch.offset.commands
-    since = {about: again[about].commands if about in again else new for about in changed}
+    new, stop = batch.offset.commands
+    since = dict.fromkeys(changed, new) | batch.offset.kept_since(changed)
     found: Reports = {}
     first = min(since.values(), default=0)
     if first >= stop:

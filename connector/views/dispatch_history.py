@@ -15,7 +15,12 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 from pulsar_spark.connector.system.broker_offset import SHARD_PREFIX, BrokerOffset
-from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards, read_offsets
+from pulsar_spark.connector.system.hosted_topics import (
+    HostedTopics,
+    last_shards,
+    put_shard,
+    read_offsets,
+)
 from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -64,13 +69,8 @@ def steps_of(
     ):
         shards, new_bytes, written_ms = brokers.setdefault(about, {}), 0, 0
         for stored in written:
-            written_ms, data = stored.publish_time_ms, stored.record.data
-            new_bytes += len(data)
-            key = stored.record.subscription.removeprefix(SHARD_PREFIX)
-            if data:
-                shards[key] = data
-            else:
-                shards.pop(key, None)
+            written_ms, new_bytes = stored.publish_time_ms, new_bytes + len(stored.record.data)
+            put_shard(shards, stored.record)
         yield Step(about, ledger_id, written_ms, dict(shards), new_bytes)
 
 
@@ -194,10 +194,10 @@ class DispatchHistory:
     def _read_batches(self) -> Iterator[Batch]:
         topics, last = HostedTopics(), None
         for each in read_offsets(self._dispatch, 0, self._stop):
-            offset = BrokerOffset.from_json(each.record.data)
+            topics.hear(each)
             if last is not None:  # it ends where the next one was planned
-                yield last if offset.dispatched is None else replace(last, stop=offset.dispatched)
-            topics.apply(offset, each.ledger_id)
+                planned = topics.batch.dispatched
+                yield last if planned is None else replace(last, stop=planned)
             counts = len(topics.commits), len(topics.aside)
             number = each.ledger_id
             last = Batch(number, number + 1, each.publish_time_ms, topics.batch, *counts)

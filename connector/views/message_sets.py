@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pulsar_spark.connector.system.lease import Lease
-from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
+from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
@@ -40,16 +40,6 @@ def unread(state: BrokerState, subscription: Subscription) -> PositionSet:
     """The subscription's backlog."""
     ledgers = state.ledgers_that_stay(compacted=subscription.read_compacted)
     return subscription.cursor.unread(ledgers)
-
-
-def size_of(messages: PositionSet, ledgers: LedgerList) -> int:
-    """Their bytes, as if all messages of a ledger had one size."""
-    total = 0
-    for ledger_id in messages.ledger_ids:
-        ledger = ledgers.of_id(ledger_id)
-        count = messages.of_ledgers([ledger_id]).count(ledgers)
-        total += ledger.size_bytes * count // max(1, ledger.messages)
-    return total
 
 
 def backlog(

@@ -31,7 +31,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView, numbered
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.system.lease import Lease, leases, read_lease
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root, root_options
 from pulsar_spark.connector.views import state_rows, topic_stats
 from pulsar_spark.connector.views.acknowledgements import acknowledgements
 from pulsar_spark.connector.views.dead_letters import NEEDED, letters_of, may_have_letters
@@ -41,8 +41,8 @@ from pulsar_spark.connector.views.recent_deliveries import RecentDeliveries
 from pulsar_spark.connector.views.view_columns import MESSAGE, TIME, VIEWS, View
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicPartition
@@ -83,12 +83,12 @@ def view_options(
     """The options that name a view, from what a function of Python is given."""
     moment = as_of.isoformat() if isinstance(as_of, dt.datetime) else as_of
     given = {
-        "serviceUrl": service_url, "view": view, "topic": topic, "topicsPattern": topics_pattern,
+        "view": view, "topic": topic, "topicsPattern": topics_pattern,
         "topics": None if topics is None else ",".join(topics),
         "asOf": None if moment is None else str(moment),
     }  # fmt: skip
     texts = {name: text for name, text in given.items() if text is not None}
-    return texts | {f"storage.{name}": text for name, text in (storage or {}).items()}
+    return texts | root_options(service_url, storage)
 
 
 class QueueView:
@@ -268,8 +268,7 @@ class _Plan:
                 partitions = {**self._partitions_with_letters(), **partitions}
             for about in partitions:
                 there, hidden = self._published(about, as_of_log=view == "dead-letters")
-                last = there[-1].last if len(there) else EARLIEST
-                messages = PositionSet.between(there, EARLIEST, last).difference(hidden)
+                messages = Cursor().unread(there).difference(hidden)
                 yield MessageSet(about, [((), messages)], {each.ledger_id: each for each in there})
 
     def _partitions_with_letters(self) -> Partitions:

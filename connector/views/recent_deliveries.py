@@ -1,8 +1,8 @@
-"""What subscriptions delivered and acknowledged lately, from the broker's states step by step.
+"""What subscriptions delivered and acknowledged, and lately, from the broker's states.
 
-Invariants: nothing is counted while messages go: a rate is the difference of two states, a time
-that of the step that changed a cursor, so it is known as far back as `__dispatch` goes; a message
-that comes again was delivered once. Follows the rates of Pulsar's `SubscriptionStatsImpl`.
+Invariants: a total is the broker's own count; a rate is the difference of two states' counts, and a
+time that of the step that changed a count or cursor, so it is known as far back as `__dispatch`
+goes. Follows the rates of Pulsar's `SubscriptionStatsImpl`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pulsar_spark.connector.views.dispatch_history import Step
-from pulsar_spark.connector.views.message_sets import size_of
 from pulsar_spark.hosting.broker_format import from_shards
-from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
-from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.delivery_counts import DeliveryCounts
 from pulsar_spark.subscriptions.subscription import Subscription
 
 RATE_OVER_MS: Final = 60_000
 """Over how long a rate is counted: Pulsar's `statsUpdateFrequencyInSecs`."""
-DECODED: Final = 60
-"""So many steps of that time are looked at, at most: a ledger that came and went between two of
-them is in no rate."""
+_NO_COUNTS: Final = DeliveryCounts()
 
 
 class RecentDeliveries:
@@ -32,9 +28,7 @@ class RecentDeliveries:
     def __init__(self, steps: Sequence[Step], now_ms: int) -> None:
         """`steps` are in order; the last one is looked at, and has a state."""
         self._steps = [each for each in steps if each.shards]
-        self._now_ms = now_ms
         self._decoded: dict[int, BrokerState] = {}
-        self._known: LedgerList | None = None
         self._last = len(self._steps) - 1
         since = bisect_right(self._steps, now_ms - RATE_OVER_MS, key=lambda each: each.written_ms)
         self._first = max(since - 1, 0)
@@ -45,45 +39,28 @@ class RecentDeliveries:
         return self._state(self._last)
 
     def of(self, name: str) -> dict[str, Any]:
-        """The rates and times of a subscription that the last step has, by Pulsar's names."""
-        return {
-            **self._rates(name),
-            "lastAckedTimestamp": self._since(name, lambda held: held.cursor),
-            "lastMarkDeleteAdvancedTimestamp": self._since(
-                name, lambda held: held.cursor.mark_delete_position
-            ),
-            "lastConsumedTimestamp": self._since(name, lambda held: (held.cursor, _out(held))),
-        }
-
-    def _rates(self, name: str) -> dict[str, float]:
+        """The counts, rates and times of a subscription of the last step, by Pulsar's names."""
         now, then = self._held(self._last, name), self._held(self._first, name)
         assert now is not None
-        if then is None or then.epoch != now.epoch:
-            began, was_out = now.origin, NOTHING
-        else:
-            began, was_out = then.cursor, _out(then)
-        ledgers, over_s = self._ledgers, RATE_OVER_MS / 1000
-        there = [each.ledger_id for each in ledgers]
-        hidden = self.state.hidden
-        acknowledged = now.cursor.difference(began, ledgers).difference(hidden).of_ledgers(there)
-        out = acknowledged.union(_out(now).of_ledgers(there)).difference(was_out)
+        is_same = then is not None and then.counts.delivered <= now.counts.delivered
+        lately = now.counts.since(then.counts if then is not None and is_same else _NO_COUNTS)
+        over_s = RATE_OVER_MS / 1000
         return {
-            "messageAckRate": acknowledged.count(ledgers) / over_s,
-            "msgRateOut": out.count(ledgers) / over_s,
-            "msgThroughputOut": size_of(out, ledgers) / over_s,
+            "msgOutCounter": now.counts.delivered,
+            "bytesOutCounter": now.counts.delivered_bytes,
+            "totalMsgExpired": now.counts.expired,
+            "msgRateOut": lately.delivered / over_s,
+            "msgThroughputOut": lately.delivered_bytes / over_s,
+            "messageAckRate": lately.acknowledged / over_s,
+            "msgRateRedeliver": lately.redelivered / over_s,
+            "msgRateExpired": lately.expired / over_s,
+            "lastConsumedTimestamp": self._since(name, lambda held: held.counts.delivered),
+            "lastAckedTimestamp": self._since(name, lambda held: held.counts.acknowledged),
+            "lastExpireTimestamp": self._since(name, lambda held: held.counts.expired),
+            "lastMarkDeleteAdvancedTimestamp": self._since(
+                name, lambda held: (held.epoch, held.cursor.mark_delete_position)
+            ),
         }
-
-    @property
-    def _ledgers(self) -> LedgerList:
-        """Those that were there within the time of a rate, those that are gone by now included."""
-        if self._known is None:
-            found: dict[int, LedgerInfo] = {}
-            count = self._last - self._first
-            every = -(-count // DECODED) or 1
-            for place in (*range(self._first, self._last, every), self._last):
-                found.update((each.ledger_id, each) for each in self._state(place).ledgers)
-            self._known = LedgerList(found[ledger_id] for ledger_id in sorted(found))
-        return self._known
 
     def _since(self, name: str, what: Callable[[Subscription], Any]) -> int | None:
         """When that became what it is; None if it has been so as long as is known."""
@@ -92,11 +69,10 @@ class RecentDeliveries:
 
         def is_as_now(place: int) -> bool:
             held = self._held(place, name)
-            return held is not None and held.epoch == now.epoch and what(held) == what(now)
+            return held is not None and what(held) == what(now)
 
         place = bisect_left(range(self._last), True, key=is_as_now)
-        before = self._held(place - 1, name) if place else None
-        if before is None or before.epoch != now.epoch:
+        if not place or self._held(place - 1, name) is None:
             return None
         return self._steps[place].written_ms
 
@@ -107,8 +83,3 @@ class RecentDeliveries:
         if place not in self._decoded:
             self._decoded[place] = from_shards(self._steps[place].shards, columns=False)
         return self._decoded[place]
-
-
-def _out(held: Subscription) -> PositionSet:
-    """What was delivered, as far as is known, and is not acknowledged."""
-    return PositionSet.union_of([held.held, held.delivered, held.replay, held.waiting.messages])

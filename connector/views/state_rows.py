@@ -149,7 +149,7 @@ def batches(known: Iterable[Batch]) -> Iterator[Row]:
             "commands_up_to": each.offset.commands[1],
             "topic_partitions": each.topic_partitions,
             "set_aside": each.set_aside,
-            "written_anew": len(each.offset.renewed),
+            "written_anew": sum(part.is_renewed for part in each.offset.parts.values()),
         }
 
 

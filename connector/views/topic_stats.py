@@ -17,7 +17,7 @@ import pyarrow as pa
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import deduplicates
 from pulsar_spark.connector.views import state_rows
-from pulsar_spark.connector.views.message_sets import LeaseEnds, size_of, unread
+from pulsar_spark.connector.views.message_sets import LeaseEnds, unread
 from pulsar_spark.connector.views.recent_deliveries import RATE_OVER_MS, RecentDeliveries
 from pulsar_spark.connector.views.state_rows import Row
 from pulsar_spark.positions.ledger_info import LedgerList
@@ -52,14 +52,13 @@ def _missing(why: str, *names: str) -> tuple[StatsField, ...]:
 
 _RATES: Final = "nobody counts it: count `messages` or `acknowledgements` by time"
 _WHOSE: Final = "a subscription has it; whose it was, only `acknowledgements` tells"
-_SUMS: Final = "nothing counts what was delivered, and what is gone can't be counted later"
 _TIMES: Final = "no such time is kept: `batches` and `acknowledgements` have times"
 _NOBODY: Final = "nobody is connected to a broker: they meet in files"
 _NOT_HERE: Final = "there is no such thing here"
 _JOINED: Final = "a key waits for what of it is in process, whoever joined"
 _DRAINING: Final = "not kept by hash"
 _THROTTLED: Final = "nothing is throttled by a rate"
-_OUT: Final = ("msgRateOut", "msgThroughputOut")
+_OUT: Final = ("msgRateOut", "msgThroughputOut", "msgOutCounter", "bytesOutCounter")
 
 CONSUMER: Final = (
     StatsField("consumerName", TEXT, "name of the consumer"),
@@ -70,9 +69,9 @@ CONSUMER: Final = (
     StatsField("drainingHashesUnackedMessages", LONG, "what it holds of keys that are another's by "
                "now"),
     StatsField("keyHashRanges", pa.list_(TEXT), "its slots, in Key_Shared"),
-    *_missing(_RATES, "msgRateRedeliver", "chunkedMessageRate"),
-    *_missing(_WHOSE, *_OUT, "messageAckRate", "lastAckedTimestamp", "lastConsumedTimestamp"),
-    *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "avgMessagesPerEntry"),
+    *_missing(_RATES, "chunkedMessageRate", "avgMessagesPerEntry"),
+    *_missing(_WHOSE, *_OUT, "messageAckRate", "msgRateRedeliver", "lastAckedTimestamp",
+              "lastConsumedTimestamp"),
     *_missing(_TIMES, "lastConsumedFlowTimestamp", "lastAckedTime", "lastConsumedTime",
               "firstConsumedFlowTimestamp",
               "firstMessagesSentTimestamp"),
@@ -101,26 +100,33 @@ SUBSCRIPTION: Final = (
     StatsField("nonContiguousDeletedMessagesRanges", LONG, "stretches of entries that are "
                "acknowledged behind the mark-delete position"),
     StatsField("nonContiguousDeletedMessagesRangesSerializedSize", LONG, "bytes of the cursor"),
-    StatsField("msgRateOut", REAL, "messages a second that were delivered in the last minute, as "
-               "far as the broker heard of it; those that came again are left out"),
-    StatsField("msgThroughputOut", REAL, "their bytes a second, as if all messages of a ledger had "
-               "one size"),
+    StatsField("msgOutCounter", LONG, "messages that were granted one by one, or read by who reads "
+               "all and told to the broker; what came again counts each time. Since the first "
+               "batch of a broker that counts (Pulsar: since the topic was loaded)"),
+    StatsField("bytesOutCounter", LONG, "their bytes, as if all messages of a ledger had one size"),
+    StatsField("msgRateOut", REAL, "the same messages a second, in the last minute"),
+    StatsField("msgThroughputOut", REAL, "and their bytes a second"),
+    StatsField("msgRateRedeliver", REAL, "messages a second that were given back in the last "
+               "minute, to come again: rejected, over their ack timeout, or of a consumer that is "
+               "gone and may have delivered them"),
+    StatsField("totalMsgExpired", LONG, "messages that the time to live or `expire-messages` "
+               "acknowledged; counted likewise"),
+    StatsField("msgRateExpired", REAL, "the same a second, in the last minute"),
     StatsField("messageAckRate", REAL, "messages a second that were acknowledged in the last "
                "minute, by the broker too: expired, skipped, or copied to a letter topic"),
     StatsField("lastConsumedTimestamp", LONG, "milliseconds since 1970, of the broker's batch that "
-               "delivered last, first deliveries only; null if that is longer ago than "
-               "`__dispatch` goes back"),
+               "delivered last; null if that is longer ago than `__dispatch` goes back"),
     StatsField("lastAckedTimestamp", LONG, "likewise, of the batch that took in the last "
                "acknowledgement"),
+    StatsField("lastExpireTimestamp", LONG, "likewise, in which messages expired last"),
     StatsField("lastMarkDeleteAdvancedTimestamp", LONG, "likewise, that moved the mark-delete "
                "position"),
     StatsField("breaker", TEXT, "Pulsar has none: closed, open (delivery pauses), or half-open"),
     StatsField("breakerOpened", LONG, "milliseconds since 1970; null while it is closed"),
     StatsField("breakerFailedTrials", LONG, "that failed since, in a row; null likewise"),
     StatsField("breakerNextTrial", LONG, "until when nothing is granted; null likewise"),
-    *_missing(_RATES, "msgRateRedeliver", "chunkedMessageRate", "msgRateExpired"),
-    *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "totalMsgExpired"),
-    *_missing(_TIMES, "lastExpireTimestamp", "lastConsumedFlowTimestamp"),
+    *_missing(_RATES, "chunkedMessageRate"),
+    *_missing(_TIMES, "lastConsumedFlowTimestamp"),
     *_missing(_DRAINING, "drainingHashesCount", "drainingHashesClearedTotal",
               "drainingHashesUnackedMessages"),
     *_missing(_JOINED, "consumersAfterMarkDeletePosition"),
@@ -165,10 +171,10 @@ TOPIC: Final = (
     StatsField("delayedMessageIndexSizeInBytes", LONG, "what the broker keeps of the delayed"),
     StatsField("msgRateIn", REAL, "messages a second that were published in the last minute"),
     StatsField("msgThroughputIn", REAL, "their bytes a second"),
-    StatsField("msgRateOut", REAL, "of all subscriptions"),
-    StatsField("msgThroughputOut", REAL, "of all subscriptions"),
+    *(StatsField(name, REAL, "of all subscriptions") for name in _OUT[:2]),
+    *(StatsField(name, LONG, "of all subscriptions that there are") for name in _OUT[2:]),
     *_missing(_THROTTLED, "publishRateLimitedTimes"),
-    *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "bytesOutInternalCounter"),
+    *_missing("no subscription is the system's", "bytesOutInternalCounter"),
     *_missing("nothing counts the bytes of what is gone", "bytesInCounter",
               "systemTopicBytesInCounter"),
     *_missing("the log does not keep it", "topicCreationTimeStamp", "ongoingTxnCount",
@@ -272,7 +278,7 @@ class _Unheard(NamedTuple):
         gone = hidden.of_ledgers(each.ledger_id for each in found)
         return _Unheard(
             sum(each.messages for each in found) - gone.count(ledgers),
-            sum(each.size_bytes for each in found) - size_of(gone, ledgers),
+            sum(each.size_bytes for each in found) - gone.size_bytes(ledgers),
             found[0].min_publish_time_ms if found else None,
         )
 
@@ -301,7 +307,7 @@ def _subscriptions(state: BrokerState, unheard: _Unheard) -> dict[str, Row]:
         rest = unread(state, held)
         row["msgBacklog"] += unheard.messages
         row["msgBacklogNoDelayed"] = row["msgBacklog"] - row["msgDelayed"]
-        row["backlogSize"] = size_of(rest, state.ledgers) + unheard.size_bytes
+        row["backlogSize"] = rest.size_bytes(state.ledgers) + unheard.size_bytes
         if row["earliestMsgPublishTimeInBacklog"] is None and unheard.messages:
             row["earliestMsgPublishTimeInBacklog"] = unheard.first_ms
         row["consumers"] = []

@@ -58,14 +58,12 @@ def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[
             handler(state, command, out)
         except RefusedError as refused:
             out.reply(command, refused.error, refused.message, newest=refused.newest)
-    tick_ms = state.policies.delayed_delivery_tick_ms
-    state.delayed, due = state.delayed.scheduled_messages(state.now_ms, tick_ms)
+    due = _take_out_delayed(state, out)
     for subscription in list(state.subscriptions.values()):
         _advance_time(state, subscription, due, out)
     retention.check_backlog_quota(state, out)
     for subscription in state.subscriptions.values():
         _dispatch(state, subscription, out)
-    out.due_at(state.delayed.next_delivery_time_ms(tick_ms))
     out.due_at(retention.next_release_ms(state, state.now_ms))
     if retention.ledgers_to_trim(state, state.now_ms):
         out.due_at(state.now_ms)
@@ -109,7 +107,7 @@ def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
     for command in sorted(added, key=lambda each: each.ledger.ledger_id):
         if state.add_ledger(command) and command.hidden:
             for subscription in state.subscriptions.values():
-                subscription.acknowledge(Cursor().acknowledge(command.hidden), state.ledgers)
+                subscription.pass_over(Cursor().acknowledge(command.hidden), state.ledgers)
     if added:
         for subscription in state.subscriptions.values():
             acknowledgment.take_in_unheard(state, subscription)
@@ -136,6 +134,16 @@ def _advance_time(
             due = due.union(passed)
     if due:
         subscription.replay = subscription.replay.union(due)
+
+
+def _take_out_delayed(state: BrokerState, out: Ready) -> PositionSet:
+    """Those whose time has come."""
+    tick_ms = state.policies.delayed_delivery_tick_ms
+    ahead_ms = state.policies.delayed_delivery_ahead_ms
+    state.delayed, due = state.delayed.scheduled_messages(state.now_ms + ahead_ms, tick_ms)
+    if (next_ms := state.delayed.next_delivery_time_ms(tick_ms)) is not None:
+        out.due_at(next_ms - ahead_ms)
+    return due
 
 
 def _dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:

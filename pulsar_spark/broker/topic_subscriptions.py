@@ -195,6 +195,8 @@ def skip(state: BrokerState, command: SkipMessages, out: Ready) -> None:
         skipped = skipped if newer == LATEST else skipped.up_to(newer.previous)
     if command.count is not None:
         skipped = skipped.prefix(command.count, state.ledgers)
+    if command.position is not None or command.before_ms is not None:
+        subscription.counts = subscription.counts.plus(state.ledgers, expired=skipped)
     subscription.acknowledge(Cursor().acknowledge(skipped), state.ledgers)
     out.confirm(command)
 
@@ -322,7 +324,7 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
 def _first_consumer(state: BrokerState, subscription: Subscription, command: Subscribe) -> None:
     """Let the first consumer settle the subscription's type, and what it reads."""
     if subscription.read_compacted and not command.read_compacted:
-        subscription.acknowledge(Cursor().acknowledge(state.only_compacted), state.ledgers)
+        subscription.pass_over(Cursor().acknowledge(state.only_compacted), state.ledgers)
     subscription.read_compacted = command.read_compacted
     kind = command.subscription_type
     subscription.subscription_type = kind

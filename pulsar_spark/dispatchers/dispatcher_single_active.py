@@ -87,7 +87,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None
         messages = subscription.replay
         if capacity > 0:
             messages = messages.prefix(capacity, state.ledgers)
-            grant(subscription, holder, messages, out)
+            grant(state, subscription, holder, messages, out)
             subscription.replay = subscription.replay.difference(messages)
 
 
@@ -107,7 +107,7 @@ def _grant_trial(
         messages = unread.difference(excluded) if excluded else unread
     messages = messages.prefix(most, state.ledgers)
     if messages:
-        grant(subscription, consumer, messages, out)
+        grant(state, subscription, consumer, messages, out)
         subscription.replay = subscription.replay.difference(messages)
 
 

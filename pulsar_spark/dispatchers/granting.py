@@ -115,9 +115,14 @@ def _at_most(rest: PositionSet, most: int, ledger: LedgerInfo) -> tuple[Position
 
 
 def grant(
-    subscription: Subscription, consumer: Consumer, messages: PositionSet, out: Ready
+    state: BrokerState,
+    subscription: Subscription,
+    consumer: Consumer,
+    messages: PositionSet,
+    out: Ready,
 ) -> None:
     """Let the consumer hold these; one Grant for each attempt and redelivery count."""
+    subscription.counts = subscription.counts.plus(state.ledgers, delivered=messages)
     if subscription.partial_acks:  # a batch that comes again is to be acknowledged as a whole
         subscription.partial_acks = subscription.partial_acks.difference(messages)
     for attempt, part in list(subscription.tracker.by_next_attempt(messages)):
@@ -131,7 +136,7 @@ def grant_all(
 ) -> None:
     """Grant to several; a consumer that is full now is blocked now, not at the next look."""
     for name, messages in granted.items():
-        grant(subscription, subscription.consumers[name], messages, out)
+        grant(state, subscription, subscription.consumers[name], messages, out)
     if granted:
         capacities_of(state, subscription)
 

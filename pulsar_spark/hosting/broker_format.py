@@ -50,6 +50,7 @@ from pulsar_spark.subscriptions.delayed_messages import (
     DelayedMessages,
     Rows,
 )
+from pulsar_spark.subscriptions.delivery_counts import DeliveryCounts
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.subscriptions.subscription import Subscription
 
@@ -378,7 +379,7 @@ _FORMS: Final[dict[Any, _Form]] = {
         for kind in (
             policies.TopicPolicies, policies.ConsumerOptions, policies.KeySharedPolicy,
             policies.DeadLetterPolicy, policies.MultiplierRedeliveryBackoff, Compaction,
-            RedeliveryTracker, Breaker,
+            RedeliveryTracker, Breaker, DeliveryCounts,
         )
     },
 }  # fmt: skip

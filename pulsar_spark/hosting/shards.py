@@ -23,11 +23,12 @@ from pulsar_spark.records.stored_record import StoredFormat, canonical_json
 
 SHARD_FORMAT: Final = StoredFormat(
     "A shard of the broker's state",
-    version=6,
+    version=7,
     remedy="Start the broker with a new checkpoint folder: it is rebuilt from __dispatch.",
 )
 """Version 1 had every array as packed 64-bit integers; see `broker_format` for version 4; version 5
-has more policies, and breakers; version 6 which subscription types are enabled."""
+has more policies, and breakers; version 6 which subscription types are enabled; version 7 counts of
+deliveries, and whether delays are strict."""
 MAGIC: Final = b"PLBS"
 MAX_SHARD_BYTES: Final = 100_000
 INLINE_BYTES: Final = 600

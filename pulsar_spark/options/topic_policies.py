@@ -64,6 +64,8 @@ class PolicyValues(TypedDict, total=False):
     subscription_types_enabled: str | Collection[str]
     delayed_delivery: bool
     delayed_delivery_tick: Time
+    delayed_delivery_strict: bool
+    delayed_delivery_max_delay: Time
     deduplication: bool
     compaction_threshold: Size
     schema_compatibility_strategy: str
@@ -215,8 +217,17 @@ POLICIES: Final = (
                 "a message is published.", is_required=False),
         Setting("delayed_delivery_tick", "delayed_delivery_tick_ms", units.time(1), 1_000,
                 ("-t", "--time"),
-                "How much later than that they may come, so that many come together. Never "
-                "earlier: Pulsar's `isDelayedDeliveryDeliverAtTimeStrict` always holds.",
+                "How much later than that they may come, so that many come together.",
+                is_required=False),
+        Setting("delayed_delivery_strict", "delayed_delivery_strict", SWITCH, True,
+                ("--enable-strict",),
+                "Whether none comes before its time; otherwise it may by as much as the tick. "
+                "Pulsar's broker has `isDelayedDeliveryDeliverAtTimeStrict` for all topics, off.",
+                is_required=False),
+        Setting("delayed_delivery_max_delay", "delayed_delivery_max_delay_ms", units.time(0), 0,
+                ("-md", "--maxDelay"),
+                "How long after its publication a message may be delivered at the latest; who "
+                "publishes one that is to come later is refused it. 0 is no limit.",
                 is_required=False),
     )),
     Policy("deduplication", (
@@ -328,8 +339,6 @@ POLICIES: Final = (
 
 MISSING: Final = {
     "deduplication-snapshot-interval": "the log itself remembers sequence ids: no snapshot",
-    "delayed-delivery --maxDelay": "a message may be as late as its producer says",
-    "delayed delivery, strict": "no switch (it is a broker's, not a policy's): it is always strict",
     "dispatch-rate, publish-rate, subscribe-rate": "a query's maxMessagesPerTrigger bounds it",
     "max-message-size": "the option maxMessageSize of a sink",
     "offload-policies, persistence": "topics are files already, and bookies there are none",

@@ -156,6 +156,14 @@ class PositionSet:
         """How many messages it holds. KeyError if `ledgers` lacks one of its ledgers."""
         return sum(self._count_of(ledgers.of_id(ledger_id)) for ledger_id in self.ledger_ids)
 
+    def size_bytes(self, ledgers: LedgerList) -> int:
+        """Their bytes, as if all messages of a ledger had one size. KeyError as of `count`."""
+        total = 0
+        for ledger_id in self.ledger_ids:
+            ledger = ledgers.of_id(ledger_id)
+            total += ledger.size_bytes * self._count_of(ledger) // max(1, ledger.messages)
+        return total
+
     def entries(self) -> Iterator[tuple[Position, int | None]]:
         """(position, None if whole, else the part) in order."""
         for ledger_id in self.ledger_ids:

@@ -142,6 +142,7 @@ class TopicPolicies:
     batch_index_acknowledgment: bool = True
     delayed_delivery: bool = True
     delayed_delivery_tick_ms: int = 1_000
+    delayed_delivery_strict: bool = True
     dispatcher_max_round_robin_batch_size: int = 20
     key_shared_consistent_hashing: bool = True
     key_shared_look_ahead_per_consumer: int = 2_000
@@ -157,6 +158,11 @@ class TopicPolicies:
     breaker_max_delay_ms: int = 300_000
     keep_without_subscription: bool = False
     """For a dead-letter topic: it keeps its messages until somebody subscribes durably."""
+
+    @property
+    def delayed_delivery_ahead_ms(self) -> int:
+        """How much before its time a delayed message may come."""
+        return 0 if self.delayed_delivery_strict else self.delayed_delivery_tick_ms
 
     @property
     def has_backlog_quota(self) -> bool:

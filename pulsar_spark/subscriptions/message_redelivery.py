@@ -85,7 +85,7 @@ def give_back(
     if not messages:
         return
     tracker = subscription.tracker
-    policy = consumer.options.dead_letter_policy
+    policy, was_seen = consumer.options.dead_letter_policy, seen
     if burial is not None and burial.reason in PARDONED and not subscription.breaker.is_closed:
         seen = False
     if seen and burial is not None and policy is not None:
@@ -101,6 +101,8 @@ def give_back(
     if seen and not state.is_persistent:  # no message of such a topic comes twice
         subscription.acknowledge(Cursor().acknowledge(messages), state.ledgers)
         return
+    if was_seen:
+        subscription.counts = subscription.counts.plus(state.ledgers, redelivered=messages)
     for count, part in tracker.by_count(messages):
         wait_ms = delay(count)
         if wait_ms > 0:

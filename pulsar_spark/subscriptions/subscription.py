@@ -22,6 +22,7 @@ from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
 from pulsar_spark.subscriptions.breaker import Breaker
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
+from pulsar_spark.subscriptions.delivery_counts import DeliveryCounts
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 
 MAX_REMEMBERED_INCARNATIONS = 1000
@@ -64,6 +65,7 @@ class Subscription:
     read_compacted: bool = False
     """Whether its consumers read what compaction has left, as the first of them said."""
     breaker: Breaker = field(default_factory=Breaker)
+    counts: DeliveryCounts = field(default_factory=DeliveryCounts)
 
     def copy(self) -> Subscription:
         twin = replace(self)
@@ -73,8 +75,19 @@ class Subscription:
 
     # -- acknowledging -----------------------------------------------------------------------
 
-    def acknowledge(self, cursor: Cursor, ledgers: LedgerList) -> None:
-        """With all that the cursor holds."""
+    def acknowledge(self, cursor: Cursor, ledgers: LedgerList) -> PositionSet:
+        """With all that the cursor holds; what of it was not acknowledged before."""
+        known = self.cursor
+        behind = PositionSet.between(
+            ledgers, known.mark_delete_position, cursor.mark_delete_position
+        )
+        new = known.not_acknowledged(behind.union(cursor.individually_deleted))
+        self.counts = self.counts.plus(ledgers, acknowledged=new)
+        self.pass_over(cursor, ledgers)
+        return new
+
+    def pass_over(self, cursor: Cursor, ledgers: LedgerList) -> None:
+        """With all that the cursor holds, which is not there for anybody."""
         self.cursor = self.cursor.union(cursor).advance(ledgers)
 
     def drop_acknowledged(self) -> None:
@@ -106,6 +119,11 @@ class Subscription:
         return PositionSet.union_of(
             each.delivered if each.says_delivered else each.held for each in self.consumers.values()
         )
+
+    @property
+    def out(self) -> PositionSet:
+        """What was delivered, as far as is known, and is not acknowledged."""
+        return PositionSet.union_of([self.held, self.delivered, self.replay, self.waiting.messages])
 
     # -- who holds what ------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ def test_packages_have_the_bounds_of_the_installation() -> None:
     options = setup["options"]["install_requires"], setup["options.extras_require"]
     wanted = {
         line.split()[0]: re.findall(r"[\d.]+", line.partition(" ")[2])
-        for text in (options[0], options[1]["obstore"], options[1]["avro"])
+        for text in (options[0], *(options[1][each[2]] for each in OPTIONAL.values()))
         for line in text.split("\n")
         if line
     }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.options.topic_policies import POLICIES
+from pulsar_spark.options.topic_policies import POLICIES, switched_off
 from pulsar_spark.topic_name import TopicName
 
 ORDERS = "persistent://public/default/orders"
@@ -41,7 +42,7 @@ class Say:
         assert main([group, *words]) == 0, self._capsys.readouterr().err
         return [line.strip() for line in self._capsys.readouterr().out.splitlines()[1:]]
 
-    def json(self, group: str, *words: str) -> object:
+    def json(self, group: str, *words: str) -> Any:
         assert main([group, *words, "--json"]) == 0
         return json.loads(self._capsys.readouterr().out)
 
@@ -99,17 +100,17 @@ def test_every_policy_has_its_three_commands_and_every_name_of_pulsar_admin(
             given: list[str] = []
             for each in policy.settings:
                 if isinstance(each.default, bool):
-                    given += ["--disable" if each.default else "--enable"]
+                    given.append((switched_off(each) if each.default else each.flags)[-1])
                 else:
                     held = each.unit.given(each.default) or 5
                     text = ",".join(held) if isinstance(held, list) else str(held)
                     given += [each.flags[-1], text]
-            lines = say(group, f"set-{name}", place, *given)
-            assert len(lines) == len(policy.settings)
-            assert not any("nothing is said" in line for line in lines)
-            assert say(group, f"get-{name}", place) == lines
-            assert all(DEFAULT in line for line in say(group, f"remove-{name}", place))
-            assert say.json(group, f"get-{name}", place) == {}
+            told = say.json(group, f"set-{name}", place, *given)
+            assert told.keys() == {each.name for each in policy.settings}
+            assert say.json(group, f"get-{name}", place) == told
+            applied = say.json(group, f"remove-{name}", place)
+            assert {each["source"] for each in applied.values()} == {"default"}
+    assert say.json(group, "policies", place) == {}
 
 
 def test_all_policies_of_a_place_are_printed(say: Say) -> None:

@@ -83,6 +83,7 @@ def test_a_list_shows_who_is_connected_and_holds_what(
     said(capsys, "create", "t", "another", "--latest")
     assert "c (2 unacked)" in said(capsys, "list", "t")
     assert "Unconnected or shared consumer" in said(capsys, "delete", "t", "s")
+    assert "Deleted s" in said(capsys, "delete", "t", "s", "--force")
 
 
 @pytest.mark.parametrize(

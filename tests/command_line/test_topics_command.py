@@ -249,6 +249,11 @@ def test_tidy_merges_and_then_deletes(topics: Root, capsys: pytest.CaptureFixtur
         (("stats", "a/b"), "[INVALID_TOPIC_NAME]"),
         (("peek", "orders", "-n", "0"), "--count 0"),
         (("peek", "orders-partition-7"), "there is no partition 7"),
+        (("verify", "--regex", "["), "--regex [: it takes a regular expression"),
+        (("stats", "orders-partition-7"), "there is no partition 7"),
+        (("stats-internal", "orders-partition-7"), "there is no partition 7"),
+        (("reset-cursor", "orders", "-s", "s", "-t", "5x"), "a number alone is seconds"),
+        (("expire-messages", "orders", "-s", "s", "-t", "soon"), "a number alone is seconds"),
         (("trim", "orders", "--before", "x"), "--before"),
         (("trim", "orders", "--before", ""), "--before"),
         (("trim", "orders", "--before", "1:0"), "--before"),
@@ -284,13 +289,38 @@ def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) ->
     assert run(capsys, "topics")[0] == 2
 
 
-@pytest.mark.parametrize("arguments", [("topcis",), ("topics", "peak"), ("topics", "trim", "x")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topcis",), ("topics", "peak"), ("topics", "trim", "x"), ("standalone", "--cores", "two"),
+        ("standalone", "--cores", "0"), ("standalone", "--state-partitions", "0"),
+    ],
+)  # fmt: skip
 def test_bad_usage_has_status_2(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("topcis",), "there is no command topcis. Did you mean topics?"),
+        (("topics", "crate", "t"), "there is no command crate. Did you mean create?"),
+        (("topics", "set-retenton", "t"), "Did you mean set-retention?"),
+        (("topics", "xyzzy"), "there is no command xyzzy. pulsarlite topics --help lists them."),
+        (("topics", "create", "t", "--partitons", "3"), "Did you mean --partitions?"),
+    ],
+)
+def test_a_mistyped_command_or_option_has_the_nearest_and_not_the_list_of_all(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert (stopped.value.code, last.endswith(said)) == (2, True), last
 
 
 def test_topics_start_no_spark(topics: Root) -> None:

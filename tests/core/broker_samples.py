@@ -34,6 +34,7 @@ from pulsar_spark.protocol.policies import (
 from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions.breaker import Breaker
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.delivery_counts import DeliveryCounts
 
 TOPIC = "persistent://public/default/orders"
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED
@@ -155,5 +156,6 @@ def everything() -> BrokerState:
     shared = state.subscriptions["shared/ü"]
     trial, tried = shared.held.prefix(1, state.ledgers), entries(1, 3)
     shared.breaker = Breaker((), 10, 2, 30, 20, 4, 1, 1, trial, tried)
+    shared.counts = DeliveryCounts(9, 90, 2, 1, 3)
     state.subscriptions["failover"].breaker = Breaker(((7, 0), (5, 2)))
     return state

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from docs.from_pulsar_page import ELSEWHERE, NOT_HERE, RECORDED, commands, verdict
+from docs.from_pulsar_page import (
+    ELSEWHERE,
+    NOT_HERE,
+    OPTIONS_NOT_HERE,
+    RECORDED,
+    commands,
+    missing_options,
+    verdict,
+)
 
 COMMANDS = json.loads(RECORDED.read_text(encoding="utf-8"))["commands"]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-pulsar.md"
@@ -38,6 +46,10 @@ def test_what_is_said_to_be_here_is_a_command(group: str) -> None:
         else:
             assert said.startswith("not here: ")
             assert command not in commands(group)
+
+
+def test_each_option_of_a_command_that_is_here_is_here_or_said_to_be_missing() -> None:
+    assert missing_options(COMMANDS).keys() == OPTIONS_NOT_HERE.keys()
 
 
 def test_nothing_is_explained_that_pulsar_admin_does_not_have() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from math import inf
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
@@ -15,6 +16,9 @@ from pulsar_spark.hosting.broker_rows import OutputRow
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.testing import Place
 from pulsar_spark.topic_name import TopicPartition
+
+LOOK_EVERY_MS: Final = 1_000
+"""How often the broker looks at leases."""
 
 
 class Host:
@@ -83,15 +87,14 @@ class Host:
         """Let time pass, and do at each instant what falls due at it."""
         until_ms = self.now_ms + milliseconds
         self.run()
-        while True:
-            instants = (self.broker.next_due_ms(), self.clock.next_due_ms())
-            due = [at for at in instants if at is not None and self.now_ms < at <= until_ms]
-            if not due:
-                break
-            self.clock.advance(min(due) - self.now_ms)
+        while self.now_ms < until_ms:
+            instants = [until_ms, self.now_ms + LOOK_EVERY_MS]
+            if (due_s := self.broker.next_due_s()) < inf:
+                instants.append(self.now_ms + round(due_s * 1000))
+            if (due_ms := self.clock.next_due_ms()) is not None:
+                instants.append(due_ms)
+            self.clock.advance(min(each for each in instants if each > self.now_ms) - self.now_ms)
             self.run()
-        self.clock.advance(until_ms - self.now_ms)
-        self.run()
 
     def _turns(self) -> bool:
         """Until the broker has nothing to do; whether it had."""

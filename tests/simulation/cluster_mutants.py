@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from pulsar_spark.connector.broker import broker_source
 from pulsar_spark.connector.broker.broker_source import BrokerSource
+from pulsar_spark.connector.broker.planned_batch import PlannedBatch
 from pulsar_spark.connector.subscription import subscription_reader
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.subscription.withheld import WithheldBatches
@@ -49,8 +49,7 @@ def stays_where_it_was_not_refused(patch: Any) -> None:
 
 def subscribes_nobody_to_new_partitions(patch: Any) -> None:
     """Whoever comes first says where the subscription begins there."""
-    original = BrokerSource._grown
-    patch.setattr(BrokerSource, "_grown", lambda *arguments: (original(*arguments)[0], {}))
+    patch.setattr(PlannedBatch, "create", lambda batch, about, _: batch.host(about))
 
 
 def goes_by_the_partitions_that_it_saw_itself(patch: Any) -> None:
@@ -103,9 +102,13 @@ def counts_pauses_in_full(patch: Any) -> None:
     """Who stood still along with the broker is given up."""
     original = LeaseWatch.lapsed
 
-    def lapsed(self: LeaseWatch, *given: Any) -> list[str]:
-        self.rests_until_s = math.inf
-        return original(self, *given)
+    def lapsed(self: LeaseWatch, signs: Any, lease_ms: Any) -> list[str]:
+        paused_s = self._clock.monotonic_s() - self._looked_s
+        self._quiet = {
+            path: (sign, quiet_s + max(paused_s - lease_ms(path) / 2000, 0.0))
+            for path, (sign, quiet_s) in self._quiet.items()
+        }
+        return original(self, signs, lease_ms)
 
     patch.setattr(LeaseWatch, "lapsed", lapsed)
 

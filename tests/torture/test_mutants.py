@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.broker import retention, topic_subscriptions
 from pulsar_spark.connector.broker import broker_source
-from pulsar_spark.connector.broker.broker_source import BrokerSource
+from pulsar_spark.connector.broker.planned_batch import PlannedBatch
 from pulsar_spark.connector.sink import publishing, stream_writer
 from pulsar_spark.connector.subscription import subscription_client
 from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
@@ -77,12 +77,7 @@ def grants_keys_that_drain(patch: pytest.MonkeyPatch) -> None:
 
 
 def subscribes_nobody_to_new_partitions(patch: pytest.MonkeyPatch) -> None:
-    original = BrokerSource._grown
-
-    def grown(*arguments: Any) -> Any:
-        return original(*arguments)[0], {}
-
-    patch.setattr(BrokerSource, "_grown", grown)
+    patch.setattr(PlannedBatch, "create", lambda batch, about, _: batch.host(about))
 
 
 def sees_no_growth_behind_a_subscriber(patch: pytest.MonkeyPatch) -> None:

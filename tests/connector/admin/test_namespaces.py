@@ -54,6 +54,7 @@ def test_a_namespace_is_there_once_it_was_made_or_has_a_topic(
     assert answer(capsys, "namespaces", "list", "acme") == ["acme/e.u", "acme/us"]
     assert answer(capsys, "namespaces", "topics", "acme/us") == ["persistent://acme/us/t"]
     assert answer(capsys, "namespaces", "topics", "acme/e.u") == []
+    assert "[NAMESPACE_NOT_FOUND]" in said(capsys, "namespaces", "topics", "acme/su")
     assert "exists already" in said(capsys, "namespaces", "create", "acme/us")
     assert Policies("acme/e.u", service_url=str(root)).get() == {}
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import pulsar_spark
@@ -16,6 +17,7 @@ from pulsar_spark import pulsar
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.command_line.command_line import main
+from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
@@ -121,6 +123,32 @@ def test_a_truncated_topic_is_empty_and_its_ids_go_on(
     assert backlog(admin) == 0
 
 
+def test_what_a_subscription_has_not_acknowledged_is_trimmed_by_force_alone(
+    admin: Admin, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send(root, "t", "ab")
+    Policies("t", service_url=str(root)).set(retention_time=-1, retention_size=-1)
+    admin.subscriptions.create("t", "s", "earliest")
+    trim = ("trim", "t", "--before", "1")
+    refused = said(capsys, *trim)
+    assert "[TOPIC_IN_USE] Subscriptions s of persistent://public/default/t" in refused
+    assert "--force" in refused
+    admin.subscriptions.skip("t", "s", 10)
+    assert answer(capsys, *trim)["messages"] == 10, "they were acknowledged"
+    assert answer(capsys, "trim", "t", "--before", "2", "--force")["messages"] == 2
+
+
+def test_the_backlogs_of_a_namespace_are_cleared_by_force_alone(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.subscriptions.create("t", "s", "earliest")
+    with pytest.raises(TopicInUseError, match="such as by s on persistent://public/default/t"):
+        admin.namespaces.clear_backlog("public/default")
+    assert main(["namespaces", "clear-backlog", "public/default", "-force"]) == 0
+    assert (backlog(admin), main(["namespaces", "clear-backlog", "public/default"])) == (0, 0)
+    capsys.readouterr()
+
+
 def test_the_oldest_messages_are_skipped(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     admin.subscriptions.create("t", "s", "earliest")
     said(capsys, "skip", "t", "-s", "s", "-n", "3")
@@ -218,6 +246,11 @@ def test_messages_are_looked_at_one_by_one(
     with pytest.raises(MessageNotFoundError, match="has no message 0:10:0"):
         admin.topics.get_message_by_id("t", "0:10:0")
     assert answer(capsys, "last-message-id", "t")["lastMessageIds"] == {"0": "0:9:0"}
+    assert said(capsys, "get-backlog-size", "t", "-m", "0:3") == "6\n"
+    assert (
+        answer(capsys, "get-backlog-size", "t", "-m", "0:9:0"),
+        admin.topics.backlog_size("t", "7:0"),
+    ) == (0, 0)
     admin.subscriptions.create("t", "s", "earliest")
     admin.subscriptions.skip("t", "s", 8)
     found = answer(capsys, "peek-messages", "t", "-s", "s", "-n", "5")
@@ -226,6 +259,17 @@ def test_messages_are_looked_at_one_by_one(
     admin.topics.create("many", 2)
     with pytest.raises(InvalidOptionError, match="name one, such as"):
         admin.topics.examine("many")
+
+
+def test_a_message_of_a_time_that_python_has_not_is_looked_at_too(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSARLITE_SERVICE_URL", str(root))
+    last = pa.array([(1 << 63) - 1], pa.timestamp("us", "UTC"))
+    send(root, "future", ["a"], columns={"event_time": last})
+    found = answer(capsys, "peek", "future")
+    assert (found["value"], found["event_time"]) == ("a", "294247-01-10T04:00:54.775Z")
+    assert "event_time 294247-01-10T04:00:54.775Z" in said(capsys, "peek", "future")
 
 
 def test_a_batch_is_examined_message_by_message(admin: Admin, root: Path) -> None:

@@ -47,6 +47,28 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(said(capsys, *arguments, "--json"))
 
 
+def test_topics_are_made_with_properties_and_listed_by_domain_and_with_those_of_the_system(
+    place: Place, admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, "topics", "create", "a", "-m", "team=x", "--metadata", "since=2026")
+    assert admin.topics.get_properties("a") == {"team": "x", "since": "2026"}
+    assert "--metadata team: it takes NAME=VALUE" in said(
+        capsys, "topics", "create", "b", "-m", "team"
+    )
+    admin.topics.create("non-persistent://public/default/n")
+    names = {
+        "persistent": ["persistent://public/default/a"],
+        "non_persistent": ["non-persistent://public/default/n"],
+    }
+    for domain, found in names.items():
+        assert answer(capsys, "topics", "list", "public/default", "-td", domain) == found
+        assert answer(capsys, "namespaces", "topics", "public/default", "-m", domain) == found
+    place.client.subscribe("a", "s").close()
+    system = answer(capsys, "namespaces", "topics", "pulsar/system", "--include-system-topic")
+    assert system == answer(capsys, "topics", "list", "pulsar/system", "--include-system-topic")
+    assert answer(capsys, "namespaces", "topics", "pulsar/system") == []
+
+
 def test_a_full_namespace_takes_no_more_topics_and_says_how_it_would(
     place: Place, admin: Admin, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +223,21 @@ def test_a_namespace_has_properties_that_stay_beside_its_policies(
     place.root.store.replace(path, lambda _: damaged)
     with pytest.raises(CorruptFileError, match="is damaged: it says"):
         admin.namespaces.get_properties("acme/eu")
+
+
+def test_a_number_alone_is_seconds_ago_as_for_pulsar_admin(
+    place: Place, admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    consumer = place.client.subscribe("t", "s", pulsar.ConsumerType.Shared)
+    for value in "ab":
+        send(place.service_url, "t", [value])
+        place.clock.advance(seconds=10)
+    said(capsys, "topics", "reset-cursor", "t", "-s", "s", "-t", "15")
+    assert [each.value for each in admin.topics.peek("t", "s", 9)] == [b"b"]
+    said(capsys, "topics", "reset-cursor", "t", "-s", "s", "-m", "earliest")
+    said(capsys, "topics", "expire-messages", "t", "-s", "s", "-t", "15")
+    assert [each.value for each in admin.topics.peek("t", "s", 9)] == [b"b"]
+    consumer.close()
 
 
 def test_an_admin_s_subscription_has_no_type_to_be_refused(place: Place, admin: Admin) -> None:

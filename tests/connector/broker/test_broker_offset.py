@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.system.broker_offset import Aside, BrokerOffset
+from pulsar_spark.connector.system.broker_offset import Aside, BrokerOffset, PartitionBatch
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.topic_name import TopicPartition
@@ -16,28 +16,39 @@ from pulsar_spark.topic_name import TopicPartition
 GOLDEN = Path(__file__).parents[2] / "golden"
 FLIGHTS = "persistent://public/default/flights"
 BOTH = (TopicPartition(FLIGHTS, 0), TopicPartition(FLIGHTS, 1))
+NEW = TopicPartition(FLIGHTS, 2)
+PARTS_V1 = {
+    BOTH[0]: PartitionBatch((-1, -1), is_renewed=True),
+    BOTH[1]: PartitionBatch((12, 12), is_due=True, is_renewed=True),
+}
 OFFSET_V1 = BrokerOffset(
-    (7, 7), {BOTH[1]: (12, 12), BOTH[0]: (-1, -1)}, 1_700_000_000_000, BOTH[1:], ("_leases/s~c~5",),
-    restored=3, renewed=BOTH, is_whole=True,
-)  # fmt: skip
+    (7, 7), PARTS_V1, 1_700_000_000_000, ("_leases/s~c~5",), restored=3, is_whole=True
+)
+PARTS_V2 = {
+    BOTH[0]: replace(PARTS_V1[BOTH[0]], aside=Aside(6, "why", ("s",))),
+    BOTH[1]: replace(PARTS_V1[BOTH[1]], aside=Aside(7, "so")),
+    NEW: PartitionBatch(created=("s", "r")),
+}
 OFFSET_V2 = replace(
     OFFSET_V1,
+    parts=PARTS_V2,
     lapsed=(Lease("s", "c", 5, partitions=BOTH),),
     dispatched=4,
     partitions={FLIGHTS: 3},
-    created={TopicPartition(FLIGHTS, 2): ("s", "r")},
-    aside={BOTH[0]: Aside(6, "why", ("s",)), BOTH[1]: Aside(7, "so")},
     since=(4, 6),
 )
 OFFSET_V3 = replace(OFFSET_V2, policies={"public/default": {"policies": {"message_ttl_ms": 5}}})
 OFFSET = replace(
     OFFSET_V3,
     commands=(5, 7),
-    hosted={BOTH[1]: (10, 12), BOTH[0]: (-1, -1)},
-    aside={BOTH[0]: Aside(6, "why", ("s",))},
-    again={BOTH[1]: Aside(7, "so")},
-    kept=(TopicPartition(FLIGHTS, 4),),
-    gone=(TopicPartition("persistent://public/default/gone", 0),),
+    parts={
+        **PARTS_V2,
+        BOTH[1]: replace(
+            PARTS_V2[BOTH[1]], heard=(10, 12), aside=None, again=PARTS_V2[BOTH[1]].aside
+        ),
+        TopicPartition(FLIGHTS, 4): PartitionBatch(is_kept=True),
+        TopicPartition("persistent://public/default/gone", 0): PartitionBatch(is_gone=True),
+    },
     changed=("public/default",),
     growing=(FLIGHTS,),
     is_whole=False,

@@ -13,8 +13,10 @@ import pytest
 
 from pulsar_spark import pulsar
 from pulsar_spark.connector.admin.topics import Topics
+from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS
+from pulsar_spark.errors import StorageUnavailableError
 from pulsar_spark.pulsar.schema import (
     StringSchema,
 )
@@ -158,6 +160,21 @@ def test_what_can_not_be_said_of_a_message_is_refused_at_once_and_harms_no_other
     assert pulsarlite.backlog("t", "s") == 1
     assert consumer.receive(1000).data() == b"a"
     consumer.close()
+
+
+@pytest.mark.parametrize("kind", pulsar.ConsumerType)
+def test_who_waits_goes_on_behind_what_an_administrator_has_truncated(
+    pulsarlite: Place, kind: pulsar.ConsumerType
+) -> None:
+    client = pulsarlite.client
+    producer = client.create_producer("t")
+    waiting = subscribe(client, consumer_type=kind, receiver_queue_size=1)
+    for value in (b"a", b"b", b"c"):
+        producer.send(value)
+    assert waiting.receive(1000).data() == b"a"
+    Topics(pulsarlite.root).truncate("t", force=True)
+    producer.send(b"new")
+    assert waiting.receive(1000).data() == b"new"
 
 
 def test_a_topic_that_was_deleted_keeps_no_acknowledgement_of_another_back(
@@ -532,3 +549,29 @@ def test_a_listener_gets_each_message_pauses_and_may_fail(url: str) -> None:
         assert arrived.acquire(timeout=30)
         consumer.close()
     assert got == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("call", ["get", "create", "files", "open_input"])
+def test_who_listens_goes_on_when_the_store_answers_again(
+    pulsarlite: Place, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    client, consumed, read = pulsarlite.client, list[bytes](), list[bytes]()
+    producer = client.create_producer("t")
+    producer.send(b"a", partition_key="k")
+    subscribe(client, message_listener=lambda _, each: consumed.append(each.data()))
+    earliest = pulsar.MessageId.earliest
+    client.create_reader("t", earliest, reader_listener=lambda _, each: read.append(each.data()))
+    table = client.create_table_view("t")
+    pulsarlite.clock.advance(seconds=1)
+    producer.send(b"b", partition_key="k")
+
+    def away(*_: object) -> None:
+        raise StorageUnavailableError("The store is away for a moment.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStore, call, away)
+        pulsarlite.clock.advance(seconds=2)
+    producer.send(b"c", partition_key="k")
+    pulsarlite.clock.advance(seconds=40)
+    assert consumed == read == [b"a", b"b", b"c"]
+    assert table.get("k") == b"c"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from datetime import timedelta
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from pulsar_spark import pulsar
 from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.errors import StorageError
 from pulsar_spark.pulsar.schema import (
     Array,
@@ -124,6 +126,24 @@ def test_a_callback_that_fails_keeps_no_other_from_being_called(client: pulsar.C
     producer.send_async(b"b", lambda _, message_id: told.append(message_id))
     producer.flush()
     assert told == [pulsar.MessageId(-1, 0, 1, -1)]
+
+
+def test_a_message_that_is_to_come_later_than_its_topic_allows_is_refused_alone(
+    client: pulsar.Client, url: str
+) -> None:
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=10)
+    policies = Policies("t", service_url=url)
+    policies.set(delayed_delivery_max_delay="1m")
+    told: list[Any] = []
+    for minutes in (1, 60):
+        delay = timedelta(minutes=minutes)
+        producer.send_async(b"a", lambda *each: told.append(each[0]), deliver_after=delay)
+    producer.flush()
+    assert told == [pulsar.Result.NotAllowedError, pulsar.Result.Ok]
+    with pytest.raises(pulsar.NotAllowedError, match=r"more than 60,000 ms after.*--maxDelay"):
+        producer.send(b"c", deliver_after=timedelta(seconds=61))
+    policies.set(delayed_delivery=False)
+    producer.send(b"d", deliver_after=timedelta(seconds=61))
 
 
 def test_a_callback_learns_why_a_message_was_refused(client: pulsar.Client) -> None:

@@ -18,8 +18,10 @@ from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
+    DeliveryDelayTooLongError,
     InvalidMessageError,
     InvalidTopicNameError,
 )
@@ -395,6 +397,18 @@ def test_an_oversize_message_is_refused_and_nothing_is_published(root: Path) -> 
         assert part in str(caught.value)
     assert files_below(root) == before
     send(root, "t", ["x" * 100], maxMessageSize=100)
+
+
+def test_a_row_that_is_to_come_later_than_its_topic_allows_is_refused(root: Path) -> None:
+    send(root, "t", ["a"])
+    Policies("public/default", service_url=str(root)).set(delayed_delivery_max_delay="1h")
+    send(root, "t", ["b"], deliverAfter="1h")
+    before = files_below(root)
+    with pytest.raises(DeliveryDelayTooLongError, match=r"more than 3,600,000 ms .*--maxDelay"):
+        send(root, "t", ["c"], deliverAfter="61m")
+    assert files_below(root) == before
+    Policies("t", service_url=str(root)).set(delayed_delivery_max_delay=0)
+    send(root, "t", ["c"], deliverAfter="61m")
 
 
 def test_the_largest_message_by_default_is_5_mib(root: Path) -> None:

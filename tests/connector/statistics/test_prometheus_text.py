@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -77,6 +78,27 @@ def test_each_partition_has_its_own_and_a_strange_name_is_escaped(
     assert topics == {f"{TOPIC}-partition-{number}" for number in range(2)} | {
         f"persistent://public/default/{strange}"
     }
+
+
+@pytest.mark.parametrize("others", [["t"], []])
+def test_a_topic_whose_log_is_damaged_hides_no_other(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], others: list[str]
+) -> None:
+    for name in ("bad", *others):
+        send(root, name, ["a", "b"])
+    damaged = tmp_path / "damaged"  # of which this process has nothing in memory
+    shutil.copytree(root, damaged)
+    (log,) = (damaged / "persistent/public/default/bad/_log").glob("*1.json")
+    log.write_bytes(b"")
+    counted = {topic for name, topic, _ in parsed(prometheus_text(root_of(str(damaged)))) if topic}
+    named = [f"persistent://public/default/{each}" for each in others]
+    assert counted == {*named}
+    for command in (["topics", "list"], ["namespaces", "topics", "public/default"]):
+        assert main([*command, "--service-url", str(damaged)]) == 0
+        printed = capsys.readouterr().out
+        assert all(each in printed for each in ("persistent://public/default/bad", *named))
+    assert main(["namespaces", "list", "public", "--service-url", str(damaged)]) == 0
+    assert capsys.readouterr().out == "public/default\n"
 
 
 def test_a_root_without_topics_tells_of_its_broker_alone(

@@ -389,6 +389,24 @@ def test_a_folder_whose_maker_died_is_made_durable_by_who_uses_it(
     assert folders == [str(topic / "data"), str(topic / "_log")], "nothing is made durable twice"
 
 
+def test_what_is_confirmed_is_on_the_disk_data_before_log_and_file_before_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(tmp_path, "t", ["a"])
+    topic = tmp_path / "persistent/public/default/t"
+    synced: list[str] = []
+    real = os.fsync
+
+    def watched(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append(f"{path.relative_to(topic)}" if path.is_dir() else f"{path.parent.name}/file")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    send(tmp_path, "t", ["b"])
+    assert synced == ["data/file", "data", "_log/file", "_log"]
+
+
 def test_the_folder_that_is_made_durable_has_the_new_file_and_no_temporary_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

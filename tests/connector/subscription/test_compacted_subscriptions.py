@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
 from pulsar_spark.connector.broker.broker_input import BatchInput
 from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.broker_offset import BrokerOffset, PartitionBatch
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
@@ -334,7 +334,7 @@ def test_a_batch_of_the_broker_knows_no_more_than_it_did(root: Path) -> None:
     number = ledger_of(root, "t").state.number
 
     def told() -> list[tuple[str, Any]]:
-        end = BrokerOffset(hosted={ABOUT: (-1, number)}, now_ms=1)
+        end = BrokerOffset(parts={ABOUT: PartitionBatch((-1, number))}, now_ms=1)
         rows = BatchInput(Root(str(root), {}), end).rows()
         ordered = sorted(rows, key=attrgetter("phase", "place", "row"))
         return [(row.kind, command_of(row)) for row in ordered if row.kind in (LEDGER, COMPACTED)]

@@ -236,6 +236,20 @@ def test_a_topic_s_own_tick_is_kept_with_and_without_a_restart(tick_ms: int) -> 
         assert ready.next_due_ms == due
 
 
+@pytest.mark.parametrize(("is_strict", "due_ms"), [(True, 5_120), (False, 4_120)])
+def test_a_delayed_message_comes_before_its_time_only_where_that_is_allowed(
+    is_strict: bool, due_ms: int
+) -> None:
+    policies = TopicPolicies(delayed_delivery_strict=is_strict)
+    first = ledger(1, [1], deliver_at_ms=[5_120])
+    state, ready = run([[subscribe("a")], [first]], policies)
+    assert ready.next_due_ms == due_ms
+    state, ready = step(state, [], due_ms - 1)
+    assert not ready.grants
+    _, ready = step(state, [], due_ms)
+    assert granted_to(ready, "a").count(state.ledgers) == 1
+
+
 # -- reading and dealing -------------------------------------------------------------------------
 
 

@@ -92,7 +92,7 @@ def test_single_messages_of_trimmed_ledgers_are_acknowledged() -> None:
     assert state.subscriptions["s"].cursor == Cursor(Position(1, 0))
 
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "broker-v6-compacted"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "broker-v7-compacted"
 
 
 def compacted_state() -> BrokerState:
@@ -106,7 +106,7 @@ def write_golden() -> None:
         (GOLDEN / quote(key, safe="")).write_bytes(data)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7])
 def test_the_golden_state_is_read_written_the_same_and_goes_on(version: int) -> None:
     folder = GOLDEN.with_name(f"broker-v{version}-compacted")
     shards = {unquote(path.name): path.read_bytes() for path in folder.iterdir()}
@@ -118,7 +118,7 @@ def test_the_golden_state_is_read_written_the_same_and_goes_on(version: int) -> 
         assert consumer.says_delivered == (version >= 3), "of an older one nobody knows"
         consumer.says_delivered = True
     assert to_shards(state) == to_shards(compacted_state())
-    assert (to_shards(state) == shards) == (version == 6)
+    assert (to_shards(state) == shards) == (version == 7)
     state, _ = step(state, [LedgersTrimmed((1, 2))], 60_000)
     assert [each.ledger_id for each in state.ledgers] == [0, 1, 3]
 

@@ -29,7 +29,7 @@ from tests.core.broker_samples import (
 )
 
 FOLDERS = Path(__file__).resolve().parents[2] / "golden"
-GOLDEN = FOLDERS / "broker-v6"
+GOLDEN = FOLDERS / "broker-v7"
 
 
 def golden(folder: Path = GOLDEN) -> dict[str, bytes]:
@@ -58,7 +58,7 @@ def test_the_golden_state_is_read_written_the_same_and_goes_on() -> None:
     assert {grant.subscription for grant in ready.grants} >= {"s"}
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
 def test_a_state_of_an_older_version_is_read_and_goes_on(version: int) -> None:
     state = from_shards(golden(FOLDERS / f"broker-v{version}"))
     state.check()
@@ -75,8 +75,8 @@ def test_a_state_of_an_older_version_is_read_and_goes_on(version: int) -> None:
 
 def test_a_state_of_a_future_version_is_refused() -> None:
     shards = golden()
-    shards["topic#0"] = shards["topic#0"][:4] + struct.pack("<H", 7) + shards["topic#0"][6:]
-    with pytest.raises(FutureVersionError, match="has format version 7"):
+    shards["topic#0"] = shards["topic#0"][:4] + struct.pack("<H", 8) + shards["topic#0"][6:]
+    with pytest.raises(FutureVersionError, match="has format version 8"):
         from_shards(shards)
 
 
