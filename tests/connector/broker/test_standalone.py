@@ -158,7 +158,7 @@ class _Standby:
         return self.process.poll() is None
 
     def eventually_says(self, text: str, times: int = 1) -> None:
-        eventually(lambda: self.said().count(text) >= times, 120, f"{text!r} is said")
+        eventually(lambda: self.said().count(text) >= times, what=f"{text!r} is said")
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
