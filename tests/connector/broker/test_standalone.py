@@ -167,7 +167,7 @@ class _Standby:
 
     def ends_in_order(self) -> bool:
         os.kill(self.process.pid, signal.SIGTERM)
-        return self.process.wait(timeout=60) == 0
+        return self.process.wait(timeout=180) == 0
 
 
 def test_what_spark_lacks_is_said_before_the_broker_starts(

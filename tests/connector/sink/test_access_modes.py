@@ -180,7 +180,7 @@ def test_a_waiting_sink_publishes_when_the_owner_is_gone(root: Path) -> None:
     owner.publish("owner 2")
     assert owner.claim is not None
     publish(owner.root, owner.write("owner 3"), ("owner", 999), owner.claim, leaves=True)
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
     assert values(root) == ["owner 1", "owner 2", "owner 3", "waiting 1"]
 
