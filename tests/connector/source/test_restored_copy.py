@@ -27,7 +27,7 @@ def test_a_readers_checkpoint_that_is_newer_than_its_root_is_refused(
     begun = before.offset
     assert sorted(before.values()) == ["a", "b", "c", "d"]
     after = Run(tmp_path / "copy", start=before.offset, **query)
-    with pytest.raises(DataLossError, match="newer than persistent.*next one is"):
+    with pytest.raises(DataLossError, match=r"newer than persistent.*next one is"):
         after.next()
     with pytest.raises(DataLossError, match="newer than"):
         Run(tmp_path / "copy", start=begun, **query).read(Batch(begun, before.offset))
@@ -48,5 +48,5 @@ def test_a_consumers_checkpoint_that_is_newer_than_its_root_is_refused(
             broker.until_quiet()
             before.all()
     broker.close()
-    with pytest.raises(DataLossError, match="newer than persistent.*next one is"):
+    with pytest.raises(DataLossError, match=r"newer than persistent.*next one is"):
         Run(tmp_path / "copy", start=before.offset, **consumer).next()
