@@ -215,10 +215,11 @@ class SubscribedTopics:
                 continue
             if held.last_ledger_id >= ledger.state.next_ledger_id:
                 raise DataLossError(
-                    f"The checkpoint is newer than {about.topic}: it names ledger "
-                    f"{held.last_ledger_id}, and the topic's next one is "
-                    f"{ledger.state.next_ledger_id}. Was an older copy of the root restored? Start "
-                    "with a new checkpoint: what is published next would be taken for read."
+                    f"The checkpoint, or a grant, names ledger {held.last_ledger_id} of {about}, "
+                    f"and the topic's next one is {ledger.state.next_ledger_id}: an older copy of "
+                    "the root was restored, or its last log files are missing. Bring root and "
+                    "checkpoint back from one copy, or start with a new checkpoint: what is "
+                    "published next would be taken for read."
                 )
 
     def incarnations(self, offset: StreamOffset) -> dict[str, int]:
