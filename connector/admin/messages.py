@@ -14,6 +14,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
@@ -134,10 +136,25 @@ def _read(ledger: ManagedLedger, places: Iterable[Place]) -> list[StoredMessage]
 
 def _message(reader: LedgerFileReader, topic: str, ledger: LedgerInfo, row: int) -> StoredMessage:
     (batch,) = reader.read(ledger, MESSAGE_SCHEMA.names, row, 1)
-    (columns,) = batch.to_pylist()
+    columns = {name: _value(batch.column(name)) for name in batch.schema.names}
     entry_id, batch_index = ledger.batch_sizes.locate(row)
     where = MessageId(ledger.ledger_id, entry_id, ledger.partition, batch_index)
     return StoredMessage(topic, where, columns.pop("value"), columns)
+
+
+def _value(column: pa.Array) -> Any:
+    """The one value of a column. A time that Python does not have, after the year 9999, as text."""
+    try:
+        return column[0].as_py()
+    except OverflowError:
+        return f"{np.datetime_as_string(column.to_numpy(zero_copy_only=False)[0], unit='ms')}Z"
+
+
+def moment_text(moment: datetime | str) -> str:
+    """To the millisecond, in UTC; what is text is already."""
+    if isinstance(moment, str):
+        return moment
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _plain(value: Any) -> Any:
@@ -147,5 +164,5 @@ def _plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return moment_text(value)
     return dict(value) if isinstance(value, list) else value

@@ -30,6 +30,8 @@ from pulsar_spark.options.topic_policies import properties as properties_of
 from pulsar_spark.options.topic_policies import with_properties
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_log.ledger_log import TERMINATED
 from pulsar_spark.topic_log.producer_registry import ProducerRegistry
 from pulsar_spark.topic_name import (
@@ -246,16 +248,23 @@ class Topics:
 
         MessageNotFoundError if there is none, or not any more.
         """
-        ledger, chosen = self.opened(topic)
-        wanted = parsed_id(message_id) if isinstance(message_id, str) else message_id
-        if wanted.partition < 0 and len(chosen) == 1:
-            wanted = replace(wanted, partition=chosen[0])
-        if wanted.partition not in chosen:
-            raise InvalidOptionError(f"{wanted} names no partition of {topic}.")
+        ledger, wanted = self._meant(topic, message_id)
         found = messages.at(ledger, wanted)
         if not found:
             raise MessageNotFoundError(f"{ledger.topic} has no message {wanted}.")
         return found
+
+    def backlog_size(self, topic: str, message_id: str | MessageId) -> int:
+        """Bytes behind a message, or its entry, as if all messages of a ledger had one size.
+
+        Payload before compression. Pulsar: `getBacklogSizeByMessageId`.
+        """
+        ledger, wanted = self._meant(topic, message_id)
+        ledgers = ledger.ledgers(wanted.partition)
+        if not len(ledgers):
+            return 0
+        behind = PositionSet.between(ledgers, Position(*wanted.position), ledgers[-1].last)
+        return behind.size_bytes(ledgers)
 
     def opened(self, topic: str) -> tuple[ManagedLedger, Sequence[int]]:
         """(the topic, its partitions: all, or the one that the name has)."""
@@ -264,6 +273,16 @@ class Topics:
         return ledger, partitions_of(ledger, name)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _meant(self, topic: str, message_id: str | MessageId) -> tuple[ManagedLedger, MessageId]:
+        """(the topic, the id with its partition)."""
+        ledger, chosen = self.opened(topic)
+        wanted = parsed_id(message_id) if isinstance(message_id, str) else message_id
+        if wanted.partition < 0 and len(chosen) == 1:
+            wanted = replace(wanted, partition=chosen[0])
+        if wanted.partition not in chosen:
+            raise InvalidOptionError(f"{wanted} names no partition of {topic}.")
+        return ledger, wanted
 
     def _users(self, topic: str, to_be: str) -> TopicName:
         """The name; InvalidTopicNameError if it is a system topic's, or a partition's."""

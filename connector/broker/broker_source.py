@@ -36,7 +36,13 @@ from pulsar_spark.connector.system.broker_offset import (
 )
 from pulsar_spark.connector.system.hosted_topics import HostedTopics, hosted_topics, last_shards
 from pulsar_spark.connector.system.lease import Lease
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.system.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    StoredRecord,
+    SystemTopic,
+)
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger, looked_ahead
 from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
@@ -172,7 +178,7 @@ class BrokerSource:
         Behind a batch of an older version, and where a broker has not said when it is due, all
         step. StaleCheckpointError if another broker has served since, from another checkpoint.
         """
-        self._read_dispatch()
+        self._hear()
         topics, said = self._topics, self._topics.said
         if start.now_ms and (said is None or not said.is_same_batch(start)):
             raise stale_checkpoint(self._root)
@@ -198,31 +204,40 @@ class BrokerSource:
         offset = batch.offset((commands, commands), now_ms, tuple(sorted(self._growing)))
         return replace(offset, restored=self._dispatch_read)
 
-    def _read_dispatch(self) -> None:
-        """All that is there: what is hosted, what each said last, and who failed in the end."""
-        stop = self._dispatch.refresh()
+    def _hear(self) -> None:
+        """Take in what `__dispatch` says since the last look: the first time, all of it.
+
+        That is what is hosted, what each said last, and who could not step in the last batch.
+        """
+        looks = not self._root.store.remote or self._awaits_steps
+        stop = self._dispatch.refresh(looks=looks)
+        if stop <= self._dispatch_read:
+            return
+        self._awaits_steps = not self._begun
+        names = ("", ASIDE_RECORD) if self._begun else ("", ASIDE_RECORD, OFFSET_RECORD)
         steps: dict[TopicPartition, Record] = {}
-        failed: list[tuple[int, Record]] = []
-        names = ("", ASIDE_RECORD, OFFSET_RECORD)
-        told = self._dispatch.read(0, stop, keep=lambda _, to: to in names)
-        for stored in told if stop else ():
+        failed: list[StoredRecord] = []
+        for stored in self._dispatch.read(
+            self._dispatch_read, stop, keep=lambda _, to: to in names
+        ):
             record = stored.record
             if record.subscription == OFFSET_RECORD:
                 self._topics.hear(stored)
             elif record.subscription == ASIDE_RECORD:
-                failed.append((stored.ledger_id, record))
+                failed.append(stored)
             elif record.data.startswith(b'{"$":"Stepped",'):
                 steps[record.about] = record
         for about, record in steps.items():
             if isinstance(item := record.item(), Stepped):
                 self._stepped.hear(about, item)
+                self._tries.pop(about, None)
         first = self._topics.batch.dispatched
-        last = (record for ledger_id, record in failed if first is not None and ledger_id >= first)
-        self._failed = {each.about: each.data.decode() for each in last}
+        last = (each for each in failed if first is not None and each.ledger_id >= first)
+        self._failed |= {each.record.about: each.record.data.decode() for each in last}
         self._dispatch_read = stop
 
     def _look(self, start: BrokerOffset) -> BrokerOffset | None:
-        self._failed |= self._hear()
+        self._hear()
         batch = PlannedBatch(self._topics, self._dispatch_read)
         self._set_failures_aside(batch)
         first = start.commands[1]
@@ -281,27 +296,6 @@ class BrokerSource:
         _log.error("Set aside for %g s: %s, of which the broker says: %s", wait_s, about, why)
         self._stepped.due_at(about, None)
         batch.set_aside(about, number, held)
-
-    def _hear(self) -> dict[TopicPartition, str]:
-        """Take in what the last steps reported; the errors of those that failed."""
-        looks = not self._root.store.remote or self._awaits_steps
-        stop = self._dispatch.refresh(looks=looks)
-        failed: dict[TopicPartition, str] = {}
-        if stop <= self._dispatch_read:
-            return failed
-        self._awaits_steps = False
-        told = self._dispatch.read(
-            self._dispatch_read, stop, keep=lambda _, to: to in ("", ASIDE_RECORD)
-        )
-        for stored in told:
-            record, about = stored.record, stored.record.about
-            if record.subscription == ASIDE_RECORD:
-                failed[about] = record.data.decode()
-            elif isinstance(item := record.item(), Stepped):
-                self._stepped.hear(about, item)
-                self._tries.pop(about, None)
-        self._dispatch_read = stop
-        return failed
 
     def _new_commands(
         self, first: int, batch: PlannedBatch

@@ -290,5 +290,10 @@ def _check_said(said: tuple[Any, ...]) -> None:
 
 
 def _time(since_1970_ms: int) -> datetime:
-    """Exactly, which a float is not for every year."""
-    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=since_1970_ms)
+    """Exactly, which a float is not for every year. ValueError after the year 9999."""
+    try:
+        return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=since_1970_ms)
+    except OverflowError as error:
+        raise ValueError(
+            f"{since_1970_ms} ms since 1970 is no time of a year up to 9999."
+        ) from error

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.admin.admin import Admin
-from pulsar_spark.connector.admin.messages import StoredMessage
+from pulsar_spark.connector.admin.messages import StoredMessage, moment_text
 from pulsar_spark.connector.admin.topics import DOMAINS
 from pulsar_spark.connector.command_line.noun import (
     Argument,
@@ -211,6 +210,11 @@ def _by_id(admin: Admin, given: Namespace) -> Answer:
     return _values(found), [*map(shown, found)]
 
 
+def _backlog_size(admin: Admin, given: Namespace) -> Answer:
+    size = admin.topics.backlog_size(given.name, given.messageId)
+    return size, str(size)
+
+
 def _values(found: list[StoredMessage]) -> list[dict[str, Any]]:
     return [each.to_json_value() for each in found]
 
@@ -220,20 +224,16 @@ def shown(message: StoredMessage) -> str:
     each = message.message_id
     parts = [
         f"{each.ledger_id}:{each.entry_id}:{each.partition}:{each.batch_index}",
-        f"published {_moment(message.publish_time)}",
+        f"published {moment_text(message.publish_time)}",
     ]
     there = ((name, message.columns.get(name)) for name in _SHOWN)
     parts += (
-        f"{name} {_moment(content) if name in TIMES else _text(content)}"
+        f"{name} {moment_text(content) if name in TIMES else _text(content)}"
         for name, content in there
         if content is not None
     )
     value = "(null)" if message.value is None else _text(message.value)
     return f"{'  '.join(parts)}\n    {value}"
-
-
-def _moment(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _text(value: Any) -> str:
@@ -441,6 +441,17 @@ ABOUT_TOPICS: Final = (
             argument("-e", "--entryId", type=int, required=True, metavar="N", help="its number"),
         ),
         _by_id,
+    ),
+    AdminCommand(
+        "get-backlog-size",
+        "Print how many bytes were published behind a message. Pulsar: get-backlog-size.",
+        (
+            argument(
+                "-m", "--messageId", required=True, metavar="ID",
+                help="LEDGER:ENTRY, of several partitions LEDGER:ENTRY:PARTITION",
+            ),
+        ),
+        _backlog_size,
     ),
     AdminCommand(
         "subscriptions", "Name the subscriptions of a topic. Pulsar: subscriptions.",

@@ -11,19 +11,24 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any, Final, Literal
 
 from pulsar_spark.connector.broker.sign_of_life import shows_life
 from pulsar_spark.connector.client.client import Client
-from pulsar_spark.connector.client.client_errors import AlreadyClosed, ServiceUnitNotReady
-from pulsar_spark.connector.command_line.noun import argument
+from pulsar_spark.connector.client.client_errors import (
+    AlreadyClosed,
+    PulsarException,
+    ServiceUnitNotReady,
+)
+from pulsar_spark.connector.command_line.noun import Printed, argument
 from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import BrokerAbsentError
+from pulsar_spark.errors import BrokerAbsentError, PulsarliteError
 
 ANSWERED_WITHIN_S: Final = 120
 """A broker that shows life may have begun just now, and Spark's first micro-batch is slow."""
@@ -128,6 +133,27 @@ def _client(root: Root, broker: str | None) -> Client:
         return made(None)
     note(f"No broker of {root.service_url} runs: this process serves it until it ends.")
     return client
+
+
+def told(lines: Iterable[Printed], at_end: Callable[[], Iterable[Printed]]) -> Iterator[Printed]:
+    """The lines, and then those of the end, however they end."""
+    failure: BaseException | None = None
+    try:
+        yield from lines
+    except (PulsarException, PulsarliteError, OSError, Stopped) as error:
+        failure = error
+    yield from at_end()
+    if failure is not None:
+        raise failure
+
+
+def counted(arguments: Namespace, messages: int, did: str) -> Iterator[Printed]:
+    """How many were produced, consumed or read: with `--json`, beside what is printed."""
+    text = f"{messages} messages successfully {did}"
+    if arguments.json:
+        note(text)
+    else:
+        yield text
 
 
 def note(text: str) -> None:

@@ -23,24 +23,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from pulsar_spark.connector.client.client import Client
-from pulsar_spark.connector.client.client_errors import PulsarException
 from pulsar_spark.connector.client.client_settings import CompressionType, ProducerAccessMode
 from pulsar_spark.connector.client.consumer import Consumer
 from pulsar_spark.connector.client.message import Message
 from pulsar_spark.connector.client.producer import Producer
-from pulsar_spark.connector.command_line.noun import Argument, Noun, argument, at_least
+from pulsar_spark.connector.command_line.noun import (
+    Argument,
+    Noun,
+    Printed,
+    argument,
+    at_least,
+)
 from pulsar_spark.connector.message_commands.connection import (
     BROKER,
     RateLimiter,
     Signals,
-    Stopped,
     connected,
     note,
+    told,
 )
 from pulsar_spark.connector.message_commands.consume_command import POSITIONS, TYPES
 from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError, PulsarliteError
+from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_log.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
 from pulsar_spark.topic_name import TopicName
@@ -111,18 +116,6 @@ class _Report:
             yield self._measured.interval(self._line)
 
 
-def _told(lines: Iterator[str], aggregated: Callable[[], Iterator[str]]) -> Iterator[str]:
-    """The lines, and then the aggregated ones, however they end."""
-    failure: BaseException | None = None
-    try:
-        yield from lines
-    except (PulsarException, PulsarliteError, Stopped) as error:
-        failure = error
-    yield from aggregated()
-    if failure is not None:
-        raise failure
-
-
 # -- produce -----------------------------------------------------------------------------------
 
 
@@ -178,9 +171,9 @@ def _told(lines: Iterator[str], aggregated: Callable[[], Iterator[str]]) -> Iter
         help="latencies count after that (default: %(default)s)",
     ),
 )  # fmt: skip
-def _produce(root: Root, arguments: Namespace) -> Iterator[str]:
+def _produce(root: Root, arguments: Namespace) -> Iterator[Printed]:
     measured = Measured(root.clock, unit_s=1e-6)
-    return _told(_produced(root, arguments, measured), measured.produced)
+    return told(_produced(root, arguments, measured), measured.produced)
 
 
 def _produced(root: Root, arguments: Namespace, measured: Measured) -> Iterator[str]:
@@ -341,9 +334,9 @@ def _answered(measured: Measured, size: int, sent_s: float, answer: MessageId | 
     _switch("--batch-index-ack", help="has no effect: it is always so"),
     argument("-pm", "--pool-messages", metavar="BOOLEAN", help="has no effect"),
 )  # fmt: skip
-def _consume(root: Root, arguments: Namespace) -> Iterator[str]:
+def _consume(root: Root, arguments: Namespace) -> Iterator[Printed]:
     measured = Measured(root.clock, unit_s=1e-3)
-    return _told(_consumed(root, arguments, measured), measured.received)
+    return told(_consumed(root, arguments, measured), measured.received)
 
 
 def _consumed(root: Root, arguments: Namespace, measured: Measured) -> Iterator[str]:

@@ -9,26 +9,26 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from pulsar_spark.connector.client.client_errors import PulsarException
 from pulsar_spark.connector.client.producer import Producer, refusal_of
 from pulsar_spark.connector.client.records import BYTES, Schema
 from pulsar_spark.connector.command_line.noun import TOPIC, Command, Printed, argument, at_least
 from pulsar_spark.connector.message_commands.connection import (
     RateLimiter,
     Signals,
-    Stopped,
     connected,
-    note,
+    counted,
+    told,
 )
 from pulsar_spark.connector.schema.schema_records import fastavro, record_decoder, record_encoder
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidMessageError, InvalidOptionError, PulsarliteError
+from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
@@ -79,18 +79,17 @@ _ARGUMENTS: Final = (
 class _Sent:
     """What became of the messages so far."""
 
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
+    def __init__(self) -> None:
         self.count = 0
         self._ids: list[str] = []
         self._refusal: Exception | None = None
 
-    def answered(self, answer: MessageId | Exception) -> None:
+    def answered(self, producer: Producer, answer: MessageId | Exception) -> None:
         if isinstance(answer, Exception):
             self._refusal = self._refusal or refusal_of(answer)
         else:
             self.count += 1
-            self._ids.append(self._producer.id_of(answer).core.text())
+            self._ids.append(producer.id_of(answer).core.text())
 
     def check(self) -> None:
         """The first error of a message, if there was any."""
@@ -104,46 +103,39 @@ class _Sent:
 
 
 def _produce(root: Root, arguments: Namespace) -> Iterator[Printed]:
-    schema = _schema_of(arguments.value_schema)
+    schema, sent = _schema_of(arguments.value_schema), _Sent()
     properties = dict(_property(pair) for each in arguments.properties for pair in each.split(","))
     said = {"properties": properties or None, "partition_key": arguments.key}
     _check(arguments)
-    count = 0
-    failure: BaseException | None = None
-    try:
-        with Signals() as signals, connected(root, signals) as client:
-            producer = client.create_producer(
-                arguments.name,
-                schema=schema,
-                batching_enabled=not (arguments.disable_batching or arguments.chunking),
-                chunking_enabled=arguments.chunking,
-            )
-            sent = _Sent(producer)
-            limiter = RateLimiter(arguments.rate, root.clock)
-            try:
-                for body in _bodies(arguments, schema, signals):
-                    limiter.acquire(signals)
-                    if producer.is_full():
-                        producer.flush()
-                    producer.enqueue(sent.answered, body, **said)
-                    sent.check()
-                    if arguments.json:
-                        yield from sent.ids()
-            finally:
-                producer.flush()
-                count = sent.count
-            if arguments.json:
-                yield from sent.ids()
-            sent.check()
-    except (PulsarException, PulsarliteError, OSError, Stopped) as error:
-        failure = error
-    told = f"{count} messages successfully produced"
-    if arguments.json:
-        note(told)
-    else:
-        yield told
-    if failure is not None:
-        raise failure
+    lines = _produced(root, arguments, schema, said, sent)
+    return told(lines, lambda: counted(arguments, sent.count, "produced"))
+
+
+def _produced(
+    root: Root, arguments: Namespace, schema: EncodedSchema, said: Mapping[str, Any], sent: _Sent
+) -> Iterator[Printed]:
+    with Signals() as signals, connected(root, signals) as client:
+        producer = client.create_producer(
+            arguments.name,
+            schema=schema,
+            batching_enabled=not (arguments.disable_batching or arguments.chunking),
+            chunking_enabled=arguments.chunking,
+        )
+        limiter = RateLimiter(arguments.rate, root.clock)
+        try:
+            for body in _bodies(arguments, schema, signals):
+                limiter.acquire(signals)
+                if producer.is_full():
+                    producer.flush()
+                producer.enqueue(partial(sent.answered, producer), body, **said)
+                sent.check()
+                if arguments.json:
+                    yield from sent.ids()
+        finally:
+            producer.flush()
+        if arguments.json:
+            yield from sent.ids()
+        sent.check()
 
 
 PRODUCE: Final = Command("Publish messages. Pulsar: pulsar-client produce.", _ARGUMENTS, _produce)

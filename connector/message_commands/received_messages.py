@@ -13,21 +13,26 @@ import struct
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from typing import Any, Final
 
+import numpy as np
+
 from pulsar_spark.connector.broker.sign_of_life import DEAD_AFTER_MS, shows_life
-from pulsar_spark.connector.client.client_errors import PulsarException
 from pulsar_spark.connector.client.consumer import Consumer
 from pulsar_spark.connector.client.message import Message
 from pulsar_spark.connector.client.reader import Reader
 from pulsar_spark.connector.client.records import BYTES, Schema
 from pulsar_spark.connector.command_line.noun import Printed, argument, at_least
-from pulsar_spark.connector.message_commands.connection import RateLimiter, Signals, Stopped, note
+from pulsar_spark.connector.message_commands.connection import (
+    RateLimiter,
+    Signals,
+    counted,
+    note,
+    told,
+)
 from pulsar_spark.connector.schema.schema_records import record_decoder
 from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.option_values import MOST_COUNT
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
@@ -113,18 +118,7 @@ class Received:
 
     def told(self, lines: Iterator[Printed]) -> Iterator[Printed]:
         """The lines, and then the count, however they end."""
-        failure: BaseException | None = None
-        try:
-            yield from lines
-        except (PulsarException, PulsarliteError, Stopped) as error:
-            failure = error
-        text = f"{self.count} messages successfully {self._did}"
-        if self._arguments.json:
-            note(text)
-        else:
-            yield text
-        if failure is not None:
-            raise failure
+        return told(lines, lambda: counted(self._arguments, self.count, self._did))
 
     def _next(self, source: Consumer | Reader, signals: Signals) -> Message:
         clock = self._root.clock
@@ -239,9 +233,8 @@ def hex_dumped(data: bytes) -> str:
 
 
 def _time(since_1970_ms: int) -> str:
-    moment = datetime.fromtimestamp(since_1970_ms / 1000, timezone.utc)
-    least = "milliseconds" if moment.microsecond else "seconds"
-    return moment.isoformat(timespec=least).replace("+00:00", "Z")
+    """Of any year, which Python's own times are not."""
+    return str(np.datetime64(since_1970_ms, "ms")).removesuffix(".000") + "Z"
 
 
 # -- values by the topic's schema --------------------------------------------------------------

@@ -23,6 +23,8 @@ GAUGES: Final = {
     "pulsar_producers_count": ("pulsar.broker.topic.producer.count", "{producer}"),
     "pulsar_consumers_count": ("pulsar.broker.topic.consumer.count", "{consumer}"),
     "pulsar_in_messages_total": ("pulsar.broker.topic.message.incoming.count", "{message}"),
+    "pulsar_out_messages_total": ("pulsar.broker.topic.message.outgoing.count", "{message}"),
+    "pulsar_out_bytes_total": ("pulsar.broker.topic.message.outgoing.size", "By"),
     "pulsar_storage_size": ("pulsar.broker.topic.storage.size", "By"),
     "pulsar_storage_logical_size": ("pulsar.broker.topic.storage.logical.size", "By"),
     "pulsar_storage_backlog_size": ("pulsar.broker.topic.storage.backlog.size", "By"),

@@ -69,7 +69,7 @@ def report(state: BrokerState, command: Report, out: Ready) -> None:
     with _refusal_of_invalid_positions():
         if not command.consumer:
             acknowledged = _published(state, subscription, acknowledged)
-        acknowledge_cursor(state, subscription, acknowledged)
+        new = acknowledge_cursor(state, subscription, acknowledged)
     _check_is_connected(subscription, command)
     consumer = subscription.consumers.get(command.consumer)
     if consumer is not None:
@@ -82,9 +82,11 @@ def report(state: BrokerState, command: Report, out: Ready) -> None:
     for holder in holders:
         _take_rejections(holder, command)
     if was_out is not None:  # what an open grant has delivered, only reports tell
-        new = subscription.cursor.difference(before, state.ledgers).union(subscription.out)
-        new = new.difference(was_out)
-        subscription.counts = subscription.counts.plus(state.ledgers, delivered=new)
+        given = [each.messages for each in command.rejected]
+        given += [each.messages for each in command.reconsume_later]
+        told = PositionSet.union_of([new, subscription.out, *given])
+        told = before.not_acknowledged(told).difference(was_out)
+        subscription.counts = subscription.counts.plus(state.ledgers, delivered=told)
     out.confirm(command, epoch=subscription.epoch)
 
 
@@ -150,8 +152,13 @@ def take_outcomes(
     subscription.breaker = told
 
 
-def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
-    """Acknowledge published messages; those beyond wait until the log tells of them."""
+def acknowledge_cursor(
+    state: BrokerState, subscription: Subscription, cursor: Cursor
+) -> PositionSet:
+    """Acknowledge published messages; those beyond wait until the log tells of them.
+
+    What was not acknowledged before.
+    """
     known, beyond = state.known(cursor.individually_deleted)
     end = state.last_position
     position = min(cursor.mark_delete_position, end)
@@ -167,14 +174,19 @@ def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: C
     if not state.policies.batch_index_acknowledgment:
         known = _complete_batches(subscription, known)
     if position > subscription.cursor.mark_delete_position or known:
-        subscription.acknowledge(Cursor(position, known), state.ledgers)
+        return subscription.acknowledge(Cursor(position, known), state.ledgers)
+    return NOTHING
 
 
 def take_in_unheard(state: BrokerState, subscription: Subscription) -> None:
     """Acknowledge what the log tells of by now. What could never be right is forgotten."""
     if subscription.unheard is not None:
+        was_out = subscription.out if subscription.active else None
         try:
-            acknowledge_cursor(state, subscription, subscription.unheard)
+            new = acknowledge_cursor(state, subscription, subscription.unheard)
+            if was_out is not None:
+                new = new.difference(was_out)
+                subscription.counts = subscription.counts.plus(state.ledgers, delivered=new)
         except ValueError:
             subscription.unheard = None
 

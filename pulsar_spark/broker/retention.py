@@ -85,9 +85,8 @@ def expire(state: BrokerState, subscription: Subscription, out: Ready) -> None:
             break
         ledger = state.ledgers.first_after(ledger.ledger_id)
     if position > start:
-        gone = Cursor(position).difference(subscription.cursor, state.ledgers)
+        gone = subscription.acknowledge(Cursor(position), state.ledgers)
         subscription.counts = subscription.counts.plus(state.ledgers, expired=gone)
-        subscription.acknowledge(Cursor(position), state.ledgers)
 
 
 def check_backlog_quota(state: BrokerState, out: Ready) -> None:

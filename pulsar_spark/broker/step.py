@@ -64,7 +64,6 @@ def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[
     retention.check_backlog_quota(state, out)
     for subscription in state.subscriptions.values():
         _dispatch(state, subscription, out)
-        _count_acknowledged(state, before.subscriptions.get(subscription.name), subscription)
     out.due_at(retention.next_release_ms(state, state.now_ms))
     if retention.ledgers_to_trim(state, state.now_ms):
         out.due_at(state.now_ms)
@@ -108,7 +107,7 @@ def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
     for command in sorted(added, key=lambda each: each.ledger.ledger_id):
         if state.add_ledger(command) and command.hidden:
             for subscription in state.subscriptions.values():
-                subscription.acknowledge(Cursor().acknowledge(command.hidden), state.ledgers)
+                subscription.pass_over(Cursor().acknowledge(command.hidden), state.ledgers)
     if added:
         for subscription in state.subscriptions.values():
             acknowledgment.take_in_unheard(state, subscription)
@@ -145,18 +144,6 @@ def _take_out_delayed(state: BrokerState, out: Ready) -> PositionSet:
     if (next_ms := state.delayed.next_delivery_time_ms(tick_ms)) is not None:
         out.due_at(next_ms - ahead_ms)
     return due
-
-
-def _count_acknowledged(
-    state: BrokerState, before: Subscription | None, subscription: Subscription
-) -> None:
-    cursor = subscription.cursor
-    if before is None or before.epoch != subscription.epoch or before.cursor is cursor:
-        return
-    new = cursor.difference(before.cursor, state.ledgers)
-    columns = (state.columns.get(each) for each in new.ledger_ids)
-    new = new.difference(PositionSet.union_of(each.hidden for each in columns if each))
-    subscription.counts = subscription.counts.plus(state.ledgers, acknowledged=new)
 
 
 def _dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:

@@ -324,7 +324,7 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
 def _first_consumer(state: BrokerState, subscription: Subscription, command: Subscribe) -> None:
     """Let the first consumer settle the subscription's type, and what it reads."""
     if subscription.read_compacted and not command.read_compacted:
-        subscription.acknowledge(Cursor().acknowledge(state.only_compacted), state.ledgers)
+        subscription.pass_over(Cursor().acknowledge(state.only_compacted), state.ledgers)
     subscription.read_compacted = command.read_compacted
     kind = command.subscription_type
     subscription.subscription_type = kind

@@ -162,7 +162,7 @@ class BrokerState:
         for subscription in subscriptions:
             rest = subscription.cursor.not_acknowledged(messages)
             if rest:  # a Reader whose position is gone is moved on
-                subscription.acknowledge(Cursor().acknowledge(rest), self.ledgers)
+                subscription.pass_over(Cursor().acknowledge(rest), self.ledgers)
             subscription.cursor = subscription.cursor.advance(self.ledgers)
             subscription.drop_acknowledged()  # or it would be looked for in ledgers that are gone
 

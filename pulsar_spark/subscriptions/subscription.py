@@ -75,8 +75,19 @@ class Subscription:
 
     # -- acknowledging -----------------------------------------------------------------------
 
-    def acknowledge(self, cursor: Cursor, ledgers: LedgerList) -> None:
-        """With all that the cursor holds."""
+    def acknowledge(self, cursor: Cursor, ledgers: LedgerList) -> PositionSet:
+        """With all that the cursor holds; what of it was not acknowledged before."""
+        known = self.cursor
+        behind = PositionSet.between(
+            ledgers, known.mark_delete_position, cursor.mark_delete_position
+        )
+        new = known.not_acknowledged(behind.union(cursor.individually_deleted))
+        self.counts = self.counts.plus(ledgers, acknowledged=new)
+        self.pass_over(cursor, ledgers)
+        return new
+
+    def pass_over(self, cursor: Cursor, ledgers: LedgerList) -> None:
+        """With all that the cursor holds, which is not there for anybody."""
         self.cursor = self.cursor.union(cursor).advance(ledgers)
 
     def drop_acknowledged(self) -> None:

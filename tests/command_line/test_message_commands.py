@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pulsar_spark import pulsar
@@ -25,6 +26,7 @@ from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.topic_name import TopicName
+from tests.connector.topics import send
 from tests.recorded.record_pulsar_client_tools import PAYLOAD
 from tests.waiting import eventually
 
@@ -288,6 +290,8 @@ def test_a_pattern_has_the_messages_of_all_its_topics(
     arguments = ["consume", "eu-.*", "--regex", "-s", "s", "-p", "Earliest", "-n", "2", "--json"]
     found = [json.loads(line)["content"] for line in run(capsys, *arguments)[1]]
     assert sorted(found) == ["eu-1", "eu-2"]
+    status, _, error = run(capsys, "consume", "eu-[", "--regex", "-s", "s")
+    assert (status, "TOPIC eu-[: it takes a regular expression" in error) == (1, True)
 
 
 def test_a_time_says_where_a_consumer_begins_and_ends(
@@ -317,6 +321,16 @@ def test_numbers_are_shown_by_the_topics_schema(
     assert line.endswith("content:{value=258, type=class java.lang.Short}")
     line = run(capsys, "read", "t", "-m", "earliest", "-st", "auto_consume", "--json")[1][0]
     assert json.loads(line)["content"] == 258
+
+
+def test_a_message_of_a_time_that_python_has_not_is_printed_too(
+    clock: PatientClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = pa.array([(1 << 63) - 1], pa.timestamp("us", "UTC"))
+    send(f"memory://{MEMORY}", "t", ["a"], columns={"event_time": last})
+    status, lines, _ = run(capsys, "read", "t", "-m", "earliest", "--print-metadata")
+    assert status == 0
+    assert "event-time:294247-01-10T04:00:54.775Z" in lines[1]
 
 
 def test_a_process_that_is_read_no_more_ends_quietly_and_has_loaded_no_spark(root: Path) -> None:

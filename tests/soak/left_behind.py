@@ -16,11 +16,13 @@ from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.views.view_columns import VIEWS
 from pulsar_spark.errors import PulsarliteError
+from tests.connector.dashboard.browsing import all_pages
+from tests.connector.dashboard.conftest import browser_of
 from tests.torture.world import EVENTS, prepared
 
 
 def look_over(folder: Path | str) -> list[str]:
-    """What is not well with a root, by its views, `doctor` and `verify`."""
+    """What is not well with a root, by its views, dashboard, `doctor` and `verify`."""
     wrong = []
     for name, view in VIEWS.items():
         try:
@@ -30,6 +32,10 @@ def look_over(folder: Path | str) -> list[str]:
         else:
             if table.schema.names != view.schema.names:
                 wrong.append(f"view {name} has other columns than it says")
+    try:
+        all_pages(browser_of(Root(str(folder), {})))
+    except AssertionError as error:
+        wrong.append(f"dashboard: {error}")
     findings = check_root(Root(str(folder), {}), deep=True)
     problems = (each for each in findings if each.state is State.PROBLEM)
     wrong += [f"doctor: {each.about}: {each.text}" for each in problems]

@@ -1,4 +1,4 @@
-"""Views, doctor and verify on roots that killed publishers, consumers and brokers left behind."""
+"""What an operator has, on roots that killed publishers, consumers and brokers left behind."""
 
 from __future__ import annotations
 

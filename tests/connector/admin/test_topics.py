@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import pulsar_spark
@@ -245,6 +246,11 @@ def test_messages_are_looked_at_one_by_one(
     with pytest.raises(MessageNotFoundError, match="has no message 0:10:0"):
         admin.topics.get_message_by_id("t", "0:10:0")
     assert answer(capsys, "last-message-id", "t")["lastMessageIds"] == {"0": "0:9:0"}
+    assert said(capsys, "get-backlog-size", "t", "-m", "0:3") == "6\n"
+    assert (
+        answer(capsys, "get-backlog-size", "t", "-m", "0:9:0"),
+        admin.topics.backlog_size("t", "7:0"),
+    ) == (0, 0)
     admin.subscriptions.create("t", "s", "earliest")
     admin.subscriptions.skip("t", "s", 8)
     found = answer(capsys, "peek-messages", "t", "-s", "s", "-n", "5")
@@ -253,6 +259,17 @@ def test_messages_are_looked_at_one_by_one(
     admin.topics.create("many", 2)
     with pytest.raises(InvalidOptionError, match="name one, such as"):
         admin.topics.examine("many")
+
+
+def test_a_message_of_a_time_that_python_has_not_is_looked_at_too(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSARLITE_SERVICE_URL", str(root))
+    last = pa.array([(1 << 63) - 1], pa.timestamp("us", "UTC"))
+    send(root, "future", ["a"], columns={"event_time": last})
+    found = answer(capsys, "peek", "future")
+    assert (found["value"], found["event_time"]) == ("a", "294247-01-10T04:00:54.775Z")
+    assert "event_time 294247-01-10T04:00:54.775Z" in said(capsys, "peek", "future")
 
 
 def test_a_batch_is_examined_message_by_message(admin: Admin, root: Path) -> None:

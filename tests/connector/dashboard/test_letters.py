@@ -13,8 +13,8 @@ from pulsar_spark import pulsar
 from pulsar_spark.connector.dashboard import letter_pages
 from pulsar_spark.connector.dashboard.letter_pages import LETTERS_A_PAGE
 from tests.connector.dashboard import story
+from tests.connector.dashboard.browsing import Page, page, words
 from tests.connector.dashboard.conftest import browser_of
-from tests.connector.dashboard.test_pages import Page, page, words
 from tests.connector.topics import send
 
 DLQ = "persistent://public/default/payments-billing-DLQ"

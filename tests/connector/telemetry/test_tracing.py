@@ -386,4 +386,6 @@ def test_gauges_tell_of_all_topics_of_a_root(tmp_path: Path) -> None:
     assert backlog.attributes["messaging.destination.subscription.name"] == "s"
     (stored,) = found["pulsar.broker.topic.storage.size"]
     assert (stored.value, stored.attributes["pulsar.namespace"]) == (1, "public/default")
+    (sent,) = found["pulsar.broker.topic.message.outgoing.count"]
+    assert sent.attributes["messaging.destination.subscription.name"] == "s"
     assert found["pulsarlite.broker.up"][0].value == 1

@@ -102,5 +102,12 @@ def test_duplicates_and_what_was_trimmed_are_not_counted() -> None:
     broker = Broker()
     broker(ledger(0, [1] * 3, hidden=entries(0, 1)), subscribe("a"))
     assert broker(ledger(1, [1] * 2, hidden=entries(1, 0))) == (3, 0, 0, 0)
-    both = report("a", entries(0, 0), sequence=2)
-    assert broker(both, LedgersTrimmed((0,))) == (3, 0, 0, 0)
+    one = report("a", entries(0, 0))
+    assert broker(one, LedgersTrimmed((0,))) == (3, 0, 0, 1), "the other one was trimmed"
+
+
+def test_what_a_reader_acknowledges_before_its_broker_hears_of_it_counts_then() -> None:
+    broker = Broker()
+    broker(ledger(0, [1] * 2), subscribe("a", EXCLUSIVE))
+    assert broker(report("a", entries(0, 0, 1).union(entries(1, 0)))) == (2, 0, 0, 2)
+    assert broker(ledger(1, [1] * 2)) == (3, 0, 0, 3)
