@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,11 @@ from pulsar_spark.errors import DataLossError
 from tests.connector.reading import Batch, Run
 from tests.connector.topics import send
 
-CONSUMER = {"topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"}
+CONSUMER: dict[str, Any] = {
+    "topic": "t",
+    "subscriptionName": "s",
+    "subscriptionInitialPosition": "Earliest",
+}
 
 
 def test_what_was_granted_and_is_not_in_the_log_is_named(root: Path, tmp_path: Path) -> None:
@@ -40,7 +45,7 @@ def test_a_readers_checkpoint_that_is_newer_than_its_root_is_refused(
     send(root, "t", "ab", numPartitions=partitions)
     shutil.copytree(root, tmp_path / "copy")
     send(root, "t", "cd")
-    query = {"topic": "t", "startingOffsets": "earliest", "failOnDataLoss": fail}
+    query: dict[str, Any] = {"topic": "t", "startingOffsets": "earliest", "failOnDataLoss": fail}
     before = Run(root, **query)
     begun = before.offset
     assert sorted(before.values()) == ["a", "b", "c", "d"]
