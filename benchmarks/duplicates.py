@@ -50,7 +50,7 @@ class Topic:
         ledger = NewLedger(0, f"data/{new}", 0, BatchSizes.of([2]), 2, 1, 1, None, sequences)
         started = time.perf_counter()
         publication = Publication([ledger], deduplicate=True, read_sequences=read)
-        proposal = publication.commit_on(self.state, str(new), 1)
+        proposal = publication.commit_on(self.state, Commit(new + 1, str(new), 1))
         assert isinstance(proposal, Commit)
         self.state.apply(Commit.from_json(proposal.to_json(), "benchmark", new + 1))
         ledgers = self.state.ledgers(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pulsar_spark.connector.system.broker_offset import (
     NO_COMMIT,
@@ -20,6 +20,8 @@ from pulsar_spark.connector.system.broker_offset import (
 from pulsar_spark.connector.system.hosted_topics import HostedTopics
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.topic_name import TopicName, TopicPartition
+
+_NOTHING: Final = PartitionBatch()
 
 
 class PlannedBatch:
@@ -39,7 +41,7 @@ class PlannedBatch:
 
     def part(self, about: TopicPartition) -> PartitionBatch:
         """What it has for that one, so far."""
-        return self._parts.get(about, PartitionBatch())
+        return self._parts.get(about, _NOTHING)
 
     def host(self, about: TopicPartition) -> None:
         if not self._is_hosted(about):

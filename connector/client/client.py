@@ -77,6 +77,20 @@ Topics = str | Sequence[str] | re.Pattern[str]
 Made = TypeVar("Made", Producer, Consumer, Reader)
 
 
+class _Forks:
+    """How often this process and its parents were forked: asking for its id takes a system call."""
+
+    count = 0
+
+    def add(self) -> None:
+        self.count += 1
+
+
+_forks: Final = _Forks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forks.add)
+
+
 class Client(AbstractContextManager["Client"], Shown):
     """Makes producers, consumers and readers of one root. Safe for several threads."""
 
@@ -119,7 +133,7 @@ class Client(AbstractContextManager["Client"], Shown):
             self.root = Root.at(service_url, storage)
         self._given = self.root.options | {"statsIntervalSeconds": str(stats_interval_in_seconds)}
         self._timeout_ms = operation_timeout_seconds * 1000
-        self._pid = os.getpid()
+        self._forks = _forks.count
         self._lock = threading.Lock()
         self._made: list[Producer | Consumer | Reader] = []
         self._is_closed = False
@@ -372,14 +386,14 @@ class Client(AbstractContextManager["Client"], Shown):
                 broker.leave()
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_closed and os.getpid() == self._pid:
+        if not self._is_closed and self._forks == _forks.count:
             self.close()
 
     def check_open(self) -> None:
         """AlreadyClosed, or OperationNotSupported in a fork of the process that made it."""
         if self._is_closed:
             raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
-        if os.getpid() != self._pid:
+        if self._forks != _forks.count:
             raise client_errors.OperationNotSupported(
                 "This client belongs to the process from which this one was forked: make another."
             )

@@ -17,7 +17,7 @@ from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
 from pulsar_spark.connector.client.client_settings import (
     ConsumerBatchReceivePolicy,
-    check_type_or_none,
+    check_type,
 )
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
@@ -81,7 +81,8 @@ class Consumer(Receiver[MessageConsumer]):
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Timeout if there is none in that time."""
-        check_type_or_none(int, timeout_millis=timeout_millis)
+        if timeout_millis is not None:
+            check_type(int, timeout_millis=timeout_millis)
         if self._end_listening is not None:
             text = "This consumer has a message_listener, which gets its messages: leave it out."
             raise client_errors.InvalidConfiguration(text)

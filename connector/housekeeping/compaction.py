@@ -147,12 +147,12 @@ def _compact(ledger: ManagedLedger, partition: int, way: _Way) -> Compacted | No
         seal = writer.close() if writer.rows else None
     compacted = _compacted(horizon, kept, writer.path, seal)
 
-    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+    def build(state: TopicState, new: Commit) -> Commit | None:
         now = state.partition(partition).compacted
         if (now and now.to_json_value()) != (before and before.to_json_value()):
             return None  # Another compaction was quicker, and its horizon is as good.
         value = {partition: compacted.to_json_value()}
-        return Commit(state.number + 1, commit_id, now_ms, compacted=value)
+        return replace(new, compacted=value)
 
     if ledger.commit(build, waits=way.waits) is None:
         return None

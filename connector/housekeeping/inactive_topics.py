@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -55,10 +56,10 @@ class InactiveTopics:
             self._quiet[ledger.folder] = known, now_s
             return False
 
-        def build(there: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        def build(there: TopicState, new: Commit) -> Commit | None:
             if there.number != number:
                 return None
-            return Commit(number + 1, commit_id, now_ms, deleted=True)
+            return replace(new, deleted=True)
 
         if ledger.commit(build, waits=False) is None:
             return False

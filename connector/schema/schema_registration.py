@@ -8,7 +8,7 @@ written before its schema is registered; `look_ahead` changes nothing. Follows P
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import (
@@ -43,11 +43,11 @@ def register(ledger: ManagedLedger, topic: TopicName, schema: SinkSchema) -> int
     """
     policies = schema.policies or schema_policies(ledger, topic)
 
-    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+    def build(state: TopicState, new: Commit) -> Commit | None:
         version = _put_if_absent(ledger, state, schema.info, policies)
         if state.schemas.get(version) is not None:
             return None
-        return Commit(state.number + 1, commit_id, now_ms, schemas={version: schema.info})
+        return replace(new, schemas={version: schema.info})
 
     ledger.commit(build)
     version = ledger.state.schemas.version_of(schema.info)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from math import inf
 from typing import TypeAlias
@@ -75,15 +76,15 @@ class LedgerStore:
         more is given up by the same commit.
         """
 
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        def build(state: TopicState, new: Commit) -> Commit | None:
             trimmed = {
-                partition: state.partition(partition).trimmable(ledger_id, now_ms)
+                partition: state.partition(partition).trimmable(ledger_id, new.timestamp_ms)
                 for partition, ledger_id in before.items()
                 if 0 <= partition < state.partitions
             }
             if not any(trimmed.values()):
                 return None
-            return Commit(state.number + 1, commit_id, now_ms, trimmed=trimmed)
+            return replace(new, trimmed=trimmed)
 
         return self.ledger.commit(build, waits=self.waits)
 
@@ -96,12 +97,12 @@ class LedgerStore:
         before_ms = self.ledger.clock() - older_than_ms
         old = [file for file, item in self._data_files().items() if item.modified_ms <= before_ms]
 
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        def build(state: TopicState, new: Commit) -> Commit | None:
             known = {*state.files, *state.tombstones}
             orphans = tuple(file for file in old if file not in known)
             if not orphans:
                 return None
-            return Commit(state.number + 1, commit_id, now_ms, reclaimed=orphans)
+            return replace(new, reclaimed=orphans)
 
         return self.ledger.commit(build, waits=self.waits)
 
@@ -116,9 +117,9 @@ class LedgerStore:
         for file in due:
             self.ledger.store.delete(self._path(file))
 
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        def build(state: TopicState, new: Commit) -> Commit | None:
             gone = tuple(file for file in due if file in state.tombstones)
-            return Commit(state.number + 1, commit_id, now_ms, forgotten=gone) if gone else None
+            return replace(new, forgotten=gone) if gone else None
 
         self.ledger.commit(build, waits=self.waits)
         for folder in (DATA_FOLDER, LOG_FOLDER):
@@ -132,17 +133,14 @@ class LedgerStore:
         ahead forgets nobody.
         """
 
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        def build(state: TopicState, new: Commit) -> Commit | None:
             seen, partitions = state.last_seen, map(state.partition, range(state.partitions))
             present = set().union(*(each.sequences.producers for each in partitions))
-            before_ms = min(now_ms, seen.latest_ms) - older_than_ms
+            before_ms = min(new.timestamp_ms, seen.latest_ms) - older_than_ms
             applications, producers = seen.inactive(before_ms, present)
             if not (applications or producers):
                 return None
-            return Commit(
-                state.number + 1, commit_id, now_ms,
-                inactive_applications=applications, inactive_producers=producers,
-            )  # fmt: skip
+            return replace(new, inactive_applications=applications, inactive_producers=producers)
 
         self.ledger.refresh()
         return self.ledger.commit(build, waits=self.waits)
@@ -171,7 +169,7 @@ class LedgerStore:
         except ObjectNotFoundError:
             return None  # merged or trimmed by another: the next run sees the rest
 
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        def build(state: TopicState, new: Commit) -> Commit | None:
             if merged in state.tombstones or merged in state.files:
                 return None
             still = tuple(
@@ -179,7 +177,7 @@ class LedgerStore:
                 for each, to in zip(ledgers, moved, strict=True)
                 if state.ledgers(each.partition).get(each.ledger_id) == each
             )
-            return Commit(state.number + 1, commit_id, now_ms, moved=still) if still else None
+            return replace(new, moved=still) if still else None
 
         try:
             return self.ledger.commit(build, waits=self.waits)

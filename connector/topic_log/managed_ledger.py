@@ -20,6 +20,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
@@ -74,8 +75,8 @@ TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
 
 _Answer = TypeVar("_Answer")
-Build = Callable[[TopicState, str, int], Commit | _Answer]
-"""(state, commit id, now in ms) -> the commit, or an answer why there is none."""
+Build = Callable[[TopicState, Commit], Commit | _Answer]
+"""(state, the next commit, empty) -> the commit with what it says, or why there is none."""
 
 _log = logging.getLogger(__name__)
 
@@ -158,15 +159,14 @@ class ManagedLedger:
         _check_partitions(partitions)
         ledger = cls(store, folder, topic)
 
-        def first(state: TopicState, commit_id: str, now_ms: int) -> Commit:
+        def first(state: TopicState, new: Commit) -> Commit:
             if state.partitions:
                 raise TopicExistsError(
                     f"Topic {ledger.topic} exists already. Open it, or choose another name."
                 )
-            return Commit(
-                state.number + 1, commit_id, now_ms, partitions=partitions,
-                settings=dict(settings) if settings else None,
-            )  # fmt: skip
+            return replace(
+                new, partitions=partitions, settings=dict(settings) if settings else None
+            )
 
         ledger.commit(first)
         ledger._is_bound = True
@@ -274,20 +274,14 @@ class ManagedLedger:
         """Grow to so many partitions; None if it has as many."""
         _check_partitions(partitions)
 
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-            if partitions <= state.partitions:
-                return None
-            return Commit(state.number + 1, commit_id, now_ms, partitions=partitions)
+        def build(state: TopicState, new: Commit) -> Commit | None:
+            return replace(new, partitions=partitions) if partitions > state.partitions else None
 
         return self.commit(build)
 
     def delete(self) -> Commit:
         """End the topic, with all that it has. TopicDeletedError if it has ended before."""
-
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit:
-            return Commit(state.number + 1, commit_id, now_ms, deleted=True)
-
-        committed = self.commit(build)
+        committed = self.commit(lambda _, new: replace(new, deleted=True))
         assert isinstance(committed, Commit)
         return committed
 
@@ -299,11 +293,9 @@ class ManagedLedger:
         Without `waits` also None, and no change, behind an open transaction.
         """
 
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        def build(state: TopicState, new: Commit) -> Commit | None:
             wanted = dict(change(state.settings))
-            if wanted == state.settings:
-                return None
-            return Commit(state.number + 1, commit_id, now_ms, settings=wanted)
+            return None if wanted == state.settings else replace(new, settings=wanted)
 
         return self.commit(build, waits=waits)
 
@@ -311,7 +303,7 @@ class ManagedLedger:
         self, build: Build[_Answer], *,
         waits: bool = True, patience_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
     ) -> Commit | _Answer | None:  # fmt: skip
-        """Commit what `build(state, commit_id, now_ms)` proposes, on the latest state.
+        """Commit what `build(state, new)` proposes, on the latest state.
 
         `build` is called again after every lost race. If it proposes no Commit, there is nothing
         to do: its answer is returned. Behind an open transaction the call waits until that is
@@ -326,7 +318,8 @@ class ManagedLedger:
             with self._lock:
                 if self._has_ended:
                     raise self._ended()
-                proposal = build(self.state, commit_id, self.clock())
+                new = Commit(self.state.number + 1, commit_id, self.clock())
+                proposal = build(self.state, new)
                 if not isinstance(proposal, Commit):
                     return proposal
                 self._announcer.announce()

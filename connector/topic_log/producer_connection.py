@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -68,13 +69,13 @@ def _change(
 ) -> None:
     """Commit the registry that `change` makes of the present one and the time, if it is another."""
 
-    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+    def build(state: TopicState, new: Commit) -> Commit | None:
         known = ProducerRegistry.from_json_value(state.producers)
-        registry = change(known, now_ms)
+        registry = change(known, new.timestamp_ms)
         if registry == known:
             return None
         producers = registry.to_json_value()
-        return Commit(state.number + 1, commit_id, now_ms, producers=producers)
+        return replace(new, producers=producers)
 
     ledger.commit(build)
 

@@ -10,7 +10,7 @@ Follows Pulsar's `MessageDeduplication`, but for each message where Pulsar drops
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final
@@ -85,10 +85,8 @@ class Publication:
     transaction: Transaction | None = None
     _read: dict[tuple[str, int], Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
 
-    def commit_on(
-        self, state: TopicState, commit_id: str, now_ms: int
-    ) -> Commit | AlreadyCommitted:
-        """The commit that follows `state`, or AlreadyCommitted.
+    def commit_on(self, state: TopicState, new: Commit) -> Commit | AlreadyCommitted:
+        """The `new` commit, empty as yet, that follows `state`; or AlreadyCommitted.
 
         FencedError if a higher term has committed; FileReclaimedError if a file was given up;
         ProducerFencedError or ProducerBusyError if the producer may not publish.
@@ -102,7 +100,7 @@ class Publication:
             return AlreadyCommitted(state.number, self.application)
         if self.ledgers:
             state.check_takes_messages()
-        producers = self._producers(state, now_ms)
+        producers = self._producers(state, new.timestamp_ms)
         deduplicate = self.deduplicate
         if deduplicate is None:
             deduplicate = bool(state.settings.get("deduplication", False))
@@ -123,10 +121,8 @@ class Publication:
             if index in duplicates:
                 repeated = PositionSet.of_messages(ledger, duplicates[index])
                 hidden.setdefault(ledger.partition, []).append(repeated)
-        return Commit(
-            number=state.number + 1,
-            commit_id=commit_id,
-            timestamp_ms=now_ms,
+        return replace(
+            new,
             term=self.term,
             application=self.application,
             ledgers=ledgers,

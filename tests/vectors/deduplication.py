@@ -113,7 +113,7 @@ class _Log:
     def commit(self, publication: Publication) -> list[tuple[str, int]]:
         """What becomes visible of it."""
         number = self._state.number + 1
-        commit = publication.commit_on(self._state, str(number), 0)
+        commit = publication.commit_on(self._state, Commit(number, str(number), 0))
         before = len(self.visible)
         if isinstance(commit, Commit):
             self._apply(commit.to_json())

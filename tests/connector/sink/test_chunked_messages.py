@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,6 @@ from pulsar_spark.errors import (
 from pulsar_spark.options.options import Scope
 from pulsar_spark.positions.ledger_info import BatchSizes
 from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import Run
@@ -334,9 +334,7 @@ def test_chunks_that_were_trimmed_are_a_loss_that_is_told(root: Path) -> None:
     send_rows(root, ("x", 1, 3, "2"), ("x", 2, 3, "3"), ("q", -1, 0, "q"))
     batch = run.planned()
     assert batch is not None
-    ledger_of(root, "t").commit(
-        lambda state, commit_id, ms: Commit(state.number + 1, commit_id, ms, trimmed={0: (0,)})
-    )
+    ledger_of(root, "t").commit(lambda _, new: replace(new, trimmed={0: (0,)}))
     assert isinstance(run.reader, PulsarliteStreamReader)
     run.reader._topics.refresh()
     with pytest.raises(DataLossError, match=r"Chunks of the message at 1:1 of .*/t were trimmed"):

@@ -298,10 +298,7 @@ def test_merged_files_are_looked_into_where_they_lie_now(topic: ManagedLedger) -
 
 
 def test_a_topic_of_before_there_were_ranges_goes_by_the_highest_id(topic: ManagedLedger) -> None:
-    def old(state: Any, commit_id: str, now_ms: int) -> Commit:
-        return Commit(state.number + 1, commit_id, now_ms, sequence_ids={0: {"p": 9}})
-
-    topic.commit(old)
+    topic.commit(lambda _, new: replace(new, sequence_ids={0: {"p": 9}}))
     send_ids(topic, [3, 12])
     send_ids(topic, [9, 10])
     topic.write_snapshot()
