@@ -465,6 +465,14 @@ def test_a_transaction_takes_effect_as_a_whole(client: pulsar.Client) -> None:
         transaction.commit()
 
 
+@pytest.mark.parametrize("timeout", [0, -1, 3_600_001, 1.5, "1s"])
+def test_a_transaction_takes_a_time_that_writers_may_wait(
+    client: pulsar.Client, timeout: Any
+) -> None:
+    with pytest.raises(ValueError, match="timeout_millis"):
+        client.new_transaction(timeout)
+
+
 def publish_and_fail(producer: pulsar.Producer, transaction: pulsar.Transaction) -> None:
     producer.add(transaction, b"a")
     raise ZeroDivisionError
