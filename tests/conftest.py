@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from pulsar_spark.connector.testing.pytest_plugin import pulsarlite, pulsarlite_clock
+from tests import java_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.workermanage import WorkerController
 
 __all__ = ["pulsarlite", "pulsarlite_clock"]
 
-# A test's Java lives for a minute or two: optimising takes half of its time, and pays for nothing.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java_classes.OPTIONS)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -37,6 +40,39 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 LENGTHS = {"slow": 100.0, "spark": 5.0}
 """About how long a test with that mark takes, beside others."""
+FROM_THE_LONGEST = 2
+"""So many processes take the longest files first, which mostly wait for Spark."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Side by side many a Java is started: what makes their starts short is made meanwhile."""
+    if config.getoption("dist", "no") != "no" and "PYTEST_XDIST_WORKER" not in os.environ:
+        maker = subprocess.Popen([sys.executable, "-m", "tests.java_classes"], cwd=REPOSITORY)
+
+        def end() -> None:
+            maker.wait()
+
+        config.add_cleanup(end)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than take the longest: what computes fills the time in which those wait."""
+    return min(os.cpu_count() or 1, FROM_THE_LONGEST) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds | None:
+    return FromBothEnds(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]  # it has no types
+    """Whoever does not take the longest file takes the shortest: most of these need no Spark."""
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node not in self.nodes[:FROM_THE_LONGEST]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,13 +15,12 @@ import pyspark
 
 from pulsar_spark.connector.spark.java_home import ensure_java
 from tests.architecture.sources import REPOSITORY
+from tests.java_classes import SHORT_LIVED
 from tests.waiting import eventually
 
 SPARK_HOME = Path(pyspark.__file__).parent
 DEADLINE_S = 180
 """For each wait: beside other tests a Java takes half a minute to start."""
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What a Java that lives for a minute is told: optimising takes half of its time."""
 
 
 class Process:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from pulsar_spark.connector.shipping import write_archive
-from tests.cluster.processes import DEADLINE_S, SHORT_LIVED, SPARK_HOME, Cluster, Machine, Process
+from tests.cluster.processes import DEADLINE_S, SPARK_HOME, Cluster, Machine, Process
 from tests.connector.s3_server import S3Root
+from tests.java_classes import SHORT_LIVED
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.cluster]

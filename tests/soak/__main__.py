@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsar_spark.connector.command_line.demo_command import write_flights
+from tests import java_classes
 from tests.soak.left_behind import look_over
 from tests.soak.query import Place
 
@@ -98,10 +99,10 @@ class Soak:
             by_client = self.client_share and number % self.client_share == 0
             folder = "client-flights" if by_client else "flights"
             pq.write_table(part, self.folder / folder / f"{number:04}.parquet")
+        java_classes.make()  # a kill costs the start of a JVM
         command = [sys.executable, "-m", "tests.soak.query", "expected", str(self.folder), "0"]
-        archive = f"-XX:ArchiveClassesAtExit={self.folder / 'classes.jsa'}"
-        process = self.start(command, subprocess.PIPE, archive)
-        output, errors = process.communicate()  # ends with the JVM, which outlives its driver
+        process = self.start(command, subprocess.PIPE)
+        output, errors = process.communicate()
         if process.returncode:
             raise SystemExit(f"what is to come can't be told:\n{(output + errors).decode()}")
         self.save()
@@ -125,14 +126,8 @@ class Soak:
             command += [str(self.folder), str(self.number)]
             return self.start(command, log)
 
-    def start(
-        self, command: list[str], log: IO[bytes] | int, *java: str
-    ) -> subprocess.Popen[bytes]:
-        """A process whose JVM starts in a third of the usual time: that is what a kill costs."""
-        shared = self.folder / "classes.jsa"
-        chosen = java or (f"-XX:SharedArchiveFile={shared}",)
-        options = " ".join(("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *chosen))
-        environment = {**os.environ, "JAVA_TOOL_OPTIONS": options}
+    def start(self, command: list[str], log: IO[bytes] | int) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "SPARK_SUBMIT_OPTS": java_classes.OPTIONS}
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def round(self) -> None:
