@@ -23,6 +23,8 @@ BENCHMARKS = (
     ("benchmarks.duplicates",),
     ("benchmarks.broker",),
     ("benchmarks.subscriptions",),
+    ("benchmarks.latency",),
+    ("benchmarks.start",),
     ("benchmarks.client",),
     ("benchmarks.many_topics",),
     ("benchmarks.tracing",),

@@ -1,6 +1,6 @@
-"""Subscriptions: throughput against a Parquet file stream, latency, acknowledging, standing still.
+"""Subscriptions: throughput against a Parquet file stream, acknowledging, standing still.
 
-    python -m benchmarks.subscriptions [--only throughput|latency|acknowledging|idle]
+    python -m benchmarks.subscriptions [--only throughput|acknowledging|idle]
 
 *Throughput*: one query publishes files of messages, a file a micro-batch, while three consumers of
 one subscription take them; from its start until the broker has every message acknowledged. The
@@ -8,10 +8,6 @@ twin publishes the same files with Spark's Parquet sink, and one query reads wha
 Spark's file source; until it has all. Both sides have all queries (and ours the broker) in one
 session of two cores, are warm, and take turns. Each run of ours leaves a gigabyte on the disk until
 the end.
-
-*Latency*: Spark's rate source publishes so many messages a second; from the instant at which the
-publisher's task makes a message until its consumer has it in `foreachBatch`, as Arrow. The twin is
-two queries that meet in Parquet files; both take turns.
 
 *Acknowledging*: a consumer has taken a million messages in entries of 1,000; then their ids are
 acknowledged by hand in random order. *Idle*: a broker, and a consumer that nobody sends anything.
@@ -169,60 +165,6 @@ class Bench:
         )  # fmt: skip
         return reader.load(self.root.service_url)
 
-    def waits_ms(self, run: int, a_second: int, seconds: int) -> np.ndarray[Any, Any]:
-        """How long each message took from its publisher's task until `foreachBatch` had it."""
-        topic, place = f"latency-{run}", self.folder / f"latency-{run}"
-        self.root.open_or_create(TopicName.parse(topic), PARTITIONS)
-        heard = Dispatched(self.root, topic)
-        stream = self.subscribed(topic, subscriptionType="Shared")
-        options = {"topic": topic, "serviceUrl": self.root.service_url}
-
-        def is_ready() -> bool:
-            return heard.is_connected(1)
-
-        return self._waits(stream, "pulsarlite", options, place, is_ready, a_second, seconds)
-
-    def waits_in_parquet_ms(self, run: int, a_second: int, seconds: int) -> np.ndarray[Any, Any]:
-        """The same where a query writes Parquet and another reads what it wrote."""
-        place = self.folder / f"latency-parquet-{run}"
-        written = place / "written"
-        written.mkdir(parents=True)
-        stream = self.spark.readStream.schema(MESSAGE).parquet(str(written))
-        options = {"path": str(written)}
-        return self._waits(stream, "parquet", options, place, lambda: True, a_second, seconds)
-
-    def _waits(
-        self,
-        stream: DataFrame,
-        sink: str,
-        options: dict[str, str],
-        place: Path,
-        is_ready: Callable[[], bool],
-        a_second: int,
-        seconds: int,
-    ) -> np.ndarray[Any, Any]:
-        """A message's value is the time at which its publisher's task made it: Java's, in ms."""
-        waited_ms: list[np.ndarray[Any, Any]] = []
-
-        def keep(batch: DataFrame, _number: int) -> None:
-            made = batch.selectExpr("cast(cast(value as string) as bigint) as ms").toArrow()["ms"]
-            waited_ms.append(time.time_ns() / 1e6 - made.to_numpy())
-
-        writer = stream.writeStream.foreachBatch(keep)
-        query = writer.option("checkpointLocation", str(place / "consumer")).start()
-        wait_for(is_ready, [query])
-        made = "encode(java_method('java.lang.System', 'currentTimeMillis'), 'utf-8') as value"
-        rate = self.spark.readStream.format("rate").option("rowsPerSecond", a_second).load()
-        rows = rate.selectExpr("cast(value as string) as key", made)
-        sender = rows.writeStream.format(sink).options(**options)
-        publisher = sender.option("checkpointLocation", str(place / "publisher")).start()
-        time.sleep(WARM_UP_S)
-        waited_ms.clear()
-        time.sleep(seconds)
-        measured = np.concatenate(waited_ms)
-        stop([publisher, query])
-        return measured
-
     def _nowhere(self, stream: DataFrame, checkpoint: Path) -> StreamingQuery:
         writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
         return writer.start()
@@ -257,33 +199,6 @@ def throughput(bench: Bench, runs: int) -> None:
             f"({ratios[0]:.2f} to {ratios[-1]:.2f}) |",
             flush=True,
         )
-
-
-def latency(bench: Bench, a_second: int, seconds: int, runs: int) -> None:
-    """Print p50 and p99 of ours and of two queries that meet in Parquet files, in turn."""
-    rounds = [
-        (bench.waits_ms(run, a_second, seconds), bench.waits_in_parquet_ms(run, a_second, seconds))
-        for run in range(runs)
-    ]
-    print(f"\n{a_second:,} messages a second for {seconds} s, from the publisher's task to")
-    print(f"`foreachBatch`, medians of {runs} runs (lowest to highest):")
-    print("| | p50, ms | p99, ms | p99 to p50 | at most, ms |")
-    print("| --- | --- | --- | --- | --- |")
-    ours, theirs = (
-        np.array([[*np.percentile(each, [50, 99]), each.max()] for each in side])
-        for side in zip(*rounds, strict=True)
-    )
-    for name, side in (("broker and Shared consumer", ours), ("two hops of Spark's", theirs)):
-        tail = spread(side[:, 1] / side[:, 0], "{:.1f}")
-        print(f"| {name} | {spread(side[:, 0])} | {spread(side[:, 1])} | {tail} | ", end="")
-        print(f"{spread(side[:, 2])} |")
-    ratios = ours / theirs
-    print(f"| ratio | {spread(ratios[:, 0], '{:.2f}')} | {spread(ratios[:, 1], '{:.2f}')} | | |")
-
-
-def spread(values: np.ndarray[Any, Any], form: str = "{:.0f}") -> str:
-    """The median, and the lowest to the highest."""
-    return "{} ({} to {})".format(*(form.format(f(values)) for f in (np.median, np.min, np.max)))
 
 
 def acknowledging(bench: Bench) -> None:
@@ -438,10 +353,8 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=8_000_000)
-    parser.add_argument("--rate", type=int, default=1_000)
-    parser.add_argument("--seconds", type=int, default=60, help="of each run of latency")
     parser.add_argument("--runs", type=int, default=5)
-    names = ("throughput", "latency", "acknowledging", "idle")
+    names = ("throughput", "acknowledging", "idle")
     parser.add_argument("--only", choices=names, action="append")
     parser.add_argument("--consume", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -460,8 +373,6 @@ def main() -> None:
         with pulsar_spark.standalone(spark, bench.root.service_url):
             if "throughput" in chosen:
                 throughput(bench, asked.runs)
-            if "latency" in chosen:
-                latency(bench, asked.rate, asked.seconds, asked.runs)
             if "acknowledging" in chosen:
                 acknowledging(bench)
         spark.stop()

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +44,8 @@ from pulsar_spark.connector.broker.broker_sink import (
     write_rows,
 )
 from pulsar_spark.connector.broker.broker_source import BrokerSource
+from pulsar_spark.connector.broker.broker_thread import BrokerThread
+from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY
@@ -51,6 +53,7 @@ from pulsar_spark.connector.spark.worker_process import (
     leave_if_hung_up,
     spare_the_garbage_collector,
 )
+from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
 from pulsar_spark.connector.system.hosted_topics import FollowedTopics
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
@@ -137,8 +140,14 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def __init__(self, root: Root) -> None:
         self._source, self._clock = BrokerSource(root), root.clock
+        self._store = root.store
         self._look_s = 0.0
-        """When to look again."""
+        """When to look again, if there is no news before."""
+
+    @cached_property
+    def _watch(self) -> FolderWatch:
+        """Of the process that plans: it doesn't pickle."""
+        return FolderWatch(self._store)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return BrokerOffset().to_json_value()
@@ -156,7 +165,19 @@ class BrokerStreamReader(DataSourceStreamReader):
             left = deadline - clock.monotonic_s()
             if left <= 0:
                 return start
-            clock.sleep(min(max(self._look_s - clock.monotonic_s(), 0.0), left))
+            self._rest(min(max(self._look_s - clock.monotonic_s(), 0.0), left))
+
+    def _rest(self, seconds: float) -> None:
+        """Wait so long; on a local disk news ends it."""
+        if self._store.remote:
+            self._clock.sleep(seconds)
+            return
+        self._clock.pause(self._source.quiet_s, seconds, remote=False, wait=self._await_news)
+        if any(each.has_news() for each in self._source.watched):
+            self._look_s = 0.0
+
+    def _await_news(self, seconds: float) -> None:
+        self._watch.rest(self._source.watched, seconds)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = map(BrokerOffset.from_json_value, (start, end))
@@ -204,15 +225,16 @@ class Broker(AbstractContextManager["Broker"], Shown):
 
     A failed query is started again, each time later, unless its error can't pass. With `discard`,
     which deletes a checkpoint that turns out to be an old one, it begins from `__dispatch` then.
+    Without Spark a thread has the query's place.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         root: Root,
         term: int,
         sign: SignOfLife,
-        begin: Callable[[], StreamingQuery],
+        begin: Callable[[], StreamingQuery | BrokerThread],
         *,
         discard: Callable[[], None] | None = None,
         check_s: float = CHECK_S,
@@ -381,16 +403,19 @@ def _lacks_the_package() -> SparkNotReadyError:
 
 
 def standalone(
-    spark: SparkSession,
+    spark: SparkSession | None,
     service_url: str | None = None,
     *,
     checkpoint: str | None = None,
     state_partitions: int = 1,
+    embedded: bool = False,
     standby: bool | Callable[[], bool] = False,
     **options: object,
 ) -> Broker:
     """Start the broker of the topics below `service_url`, in this Spark application.
 
+    `embedded` makes it a thread of this process, which needs no Spark (None will do): each message
+    comes sooner, and the machine has less to do, but it is one core's work at most.
     `checkpoint` is a folder that Spark can write (on a cluster a Hadoop file system); by default
     one below a local root, else one in the home folder. `options` are `storage.*` options of an
     object store. BrokerBusyError if a broker serves that root and lives, unless this one is on
@@ -405,15 +430,34 @@ def standalone(
     root = Root.of(options_of(given))
     if state_partitions < 1:
         raise InvalidOptionError(f"state_partitions is {state_partitions}: it has to be 1 or more.")
-    folder = checkpoint or default_checkpoint(root, spark)
-    check_spark(spark, folder)
+    folder = ""
+    if embedded and (checkpoint is not None or state_partitions > 1):
+        raise InvalidOptionError(
+            "A broker that is embedded has its checkpoint below the root, and no tasks of Spark's: "
+            "leave checkpoint and state_partitions out."
+        )
+    if not embedded:
+        if spark is None:
+            raise InvalidOptionError(
+                "Where does the broker run? Give a session, as in standalone(spark, url), or "
+                "embedded=True: standalone(None, url, embedded=True) needs no Spark."
+            )
+        folder = checkpoint or default_checkpoint(root, spark)
+        check_spark(spark, folder)
     sign = SignOfLife(root)
     sign.begin(standby if callable(standby) else lambda: standby)
     sign.keep()
     try:
         term = claim_term(root)
+        if spark is None or embedded:
+            discard = partial(_discard, root, term, CHECKPOINT)
+            return Broker(
+                spark, root, term, sign, partial(BrokerThread, root, term), discard=discard
+            )
         begin = partial(_start, spark, root, term, folder, state_partitions)
-        discard = partial(_discard, root, term, folder) if standby and "://" not in folder else None
+        if not standby or "://" in folder:
+            return Broker(spark, root, term, sign, begin)
+        discard = partial(_discard, root, term, folder)
         return Broker(spark, root, term, sign, begin, discard=discard)
     except BaseException:
         sign.remove()
@@ -471,22 +515,26 @@ def default_checkpoint(root: Root, spark: SparkSession) -> str:
 
 
 def _discard(root: Root, term: int, checkpoint: str) -> None:
-    """Delete a checkpoint folder from which others did not go on. BrokerFencedError if one serves.
+    """Delete a checkpoint from which others did not go on. BrokerFencedError if one serves.
 
-    Whoever has the term may: another that begins with this folder first takes the term.
+    It is a folder of Spark's, or below the root CHECKPOINT. Whoever has the term may: another that
+    begins with it first takes the term.
     """
     log = SystemTopic(root, DISPATCH).open()
     log.refresh()
     if log.state.term != term:
         raise BrokerFencedError(
             f"Another broker has taken over {root.service_url}: this one stops, and leaves the "
-            f"checkpoint folder {checkpoint} as it is."
+            f"checkpoint {checkpoint} as it is."
         )
     _log.warning(
         "Another has served since from another checkpoint: %s is deleted, and made anew from what "
         "the last broker said.", checkpoint,
     )  # fmt: skip
-    shutil.rmtree(checkpoint)
+    if checkpoint == CHECKPOINT:
+        root.store.delete(checkpoint)
+    else:
+        shutil.rmtree(checkpoint)
 
 
 def _start(

@@ -44,24 +44,30 @@ CHECKPOINT_FORMAT: Final = StoredFormat(
     remedy="Delete it: the broker is rebuilt from __dispatch.",
 )
 
+CHECKPOINT: Final = "_broker/embedded.json"
+"""The checkpoint of whoever serves a root without Spark."""
+
 Brokers = dict[tuple[str, int], HostedBroker]
 
 
 class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
     """Serves one root, as long as somebody calls `turn`."""
 
-    def __init__(self, root: Root, checkpoint: str | None = None) -> None:
+    def __init__(
+        self, root: Root, checkpoint: str | None = None, *, term: int | None = None
+    ) -> None:
         """`checkpoint` is a file's path below the root; a batch under way there is repeated now.
 
         BrokerBusyError if another broker of the root shows life: one that left a sign is watched.
-        StaleCheckpointError if the checkpoint is not the newest; BrokerFencedError, now or at a
-        `turn`, if another broker has taken over since.
+        Who has claimed a `term` for it shows its life too. StaleCheckpointError if the checkpoint
+        is not the newest; BrokerFencedError, now or at a `turn`, if another broker has taken over
+        since.
         """
         self.root = root
         self._checkpoint = checkpoint
         self._named: bytes | None = None
         """The checkpoint's content, as this broker knows it."""
-        self._sign = SignOfLife(root)
+        self._sign = SignOfLife(root) if term is None else None
         self._source = BrokerSource(root)
         self.brokers: Brokers = {}
         """(topic, partition) -> its broker after the last batch."""
@@ -73,13 +79,14 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         """The offset at which the last batch ended."""
         self._under_way: BrokerOffset | None = None
         """The end of a batch that was planned and is not done."""
-        self._sign.begin()
+        if self._sign is not None:
+            self._sign.begin()
         try:
-            self._term = claim_term(root)
+            self._term = claim_term(root) if term is None else term
             if checkpoint is not None and (held := root.store.get(checkpoint)) is not None:
                 self._resume(checkpoint, held)
         except BaseException:
-            self._sign.remove()
+            self.close()
             raise
 
     def turn(self) -> bool:
@@ -88,7 +95,8 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         Without a turn for ten seconds another broker may take over. After an error other than
         those of the constructor, which last, the next turn does the same batch again.
         """
-        self._sign.show(self._source.quiet_s)
+        if self._sign is not None:
+            self._sign.show(self._source.quiet_s)
         if self._under_way is None:
             self._under_way = self._source.look(self.offset)
         if (end := self._under_way) is None:
@@ -117,6 +125,15 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         """Seconds until something falls due, whoever lives or dies; inf if nothing does."""
         return self._source.next_due_s()
 
+    def pause_s(self) -> float:
+        """The pause before the next turn, where nobody waits for it."""
+        return self._source.pause_s()
+
+    @property
+    def batches(self) -> int:
+        """How many there were, those of earlier runs included, as far as the checkpoint knows."""
+        return self._batch_id + 1
+
     def pending(self) -> Iterator[tuple[float, str]]:
         """(seconds, what falls due then), of each subscription the first of a kind."""
         now_ms = self.root.clock.wall_ms()
@@ -126,7 +143,8 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
 
     def close(self) -> None:
         """Show no more life: another broker may begin at once."""
-        self._sign.remove()
+        if self._sign is not None:
+            self._sign.remove()
 
     def __exit__(self, *_: object) -> None:
         self.close()

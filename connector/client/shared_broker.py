@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from math import inf
 from typing import ClassVar, Final
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT, EmbeddedBroker
 from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.storage.folder_watch import FolderWatch, Watched
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import FencedError, StaleCheckpointError
 
-CHECKPOINT: Final = "_broker/embedded.json"
 STEP_S: Final = 0.001
 MOST_STEPS: Final = 20
 """How long at most the broker's thread lets a process's own consumers look first."""

@@ -16,7 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.connector.broker.broker_query import Broker, standalone
-from pulsar_spark.connector.command_line.noun import SERVICE_URL, STORAGE, argument, pairs, root_of
+from pulsar_spark.connector.command_line.noun import (
+    SERVICE_URL,
+    STORAGE,
+    argument,
+    at_least,
+    pairs,
+    root_of,
+)
 from pulsar_spark.connector.session import session, submitted_to
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
@@ -30,6 +37,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _say = partial(print, flush=True)
+
+
+def cores(text: str) -> str:
+    """For `argument(type=...)`: how many, or * for all."""
+    return text if text == "*" else str(at_least(1)(text))
+
+
 ARGUMENTS = (
     SERVICE_URL,
     STORAGE,
@@ -43,15 +57,23 @@ ARGUMENTS = (
         help="of a cluster, such as spark://host:7077 (default: this machine; under spark-submit, "
         "its own)",
     ),
-    argument("--cores", default="2", metavar="N", help="on this machine (default: %(default)s)"),
+    argument(
+        "--cores", type=cores, default="2", metavar="N",
+        help="on this machine; * for all (default: %(default)s)",
+    ),
     argument(
         "--conf", action="append", default=[], metavar="NAME=VALUE",
         help="a setting of Spark's, such as spark.cores.max=2; may be given several times",
     ),
     argument(
-        "--state-partitions", type=int, default=1, metavar="N",
+        "--state-partitions", type=at_least(1), default=1, metavar="N",
         help="tasks of a micro-batch, fixed for a checkpoint's life; more than one is for "
         "thousands of busy topic partitions (default: %(default)s)",
+    ),
+    argument(
+        "--embedded", action="store_true",
+        help="in this process alone, without Spark and Java: each message comes sooner, for one "
+        "core's work at most",
     ),
     argument(
         "--standby", action="store_true",
@@ -74,9 +96,7 @@ def add_to(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Serve until a signal; the exit status. PulsarliteError if it can't be started."""
     root = root_of(arguments)
-    master = arguments.master or submitted_to() or f"local[{arguments.cores}]"
-    settings: dict[str, Any] = pairs("--conf", arguments.conf)
-    spark = session("pulsarlite broker", master, **settings)
+    spark = None if arguments.embedded else _session(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -87,12 +107,19 @@ def run(arguments: Namespace) -> int:
             else:
                 _serve(spark, root, arguments, stop)
     finally:
-        spark.stop()
+        if spark is not None:
+            spark.stop()
     return 0
 
 
+def _session(arguments: Namespace) -> SparkSession:
+    master = arguments.master or submitted_to() or f"local[{arguments.cores}]"
+    settings: dict[str, Any] = pairs("--conf", arguments.conf)
+    return session("pulsarlite broker", master, **settings)
+
+
 def _take_a_turn(
-    spark: SparkSession, root: Root, arguments: Namespace, stop: threading.Event
+    spark: SparkSession | None, root: Root, arguments: Namespace, stop: threading.Event
 ) -> None:
     """Stand by, serve, and say why not any more."""
     try:
@@ -102,7 +129,9 @@ def _take_a_turn(
             _say(error.message)
 
 
-def _serve(spark: SparkSession, root: Root, arguments: Namespace, stop: threading.Event) -> None:
+def _serve(
+    spark: SparkSession | None, root: Root, arguments: Namespace, stop: threading.Event
+) -> None:
     told = False
 
     def waits() -> bool:
@@ -116,6 +145,7 @@ def _serve(spark: SparkSession, root: Root, arguments: Namespace, stop: threadin
         spark,
         checkpoint=arguments.checkpoint,
         state_partitions=arguments.state_partitions,
+        embedded=arguments.embedded,
         standby=waits if arguments.standby else False,
         **root.options,
     ) as broker:

@@ -56,7 +56,7 @@ from pulsar_spark.errors import (
     TopicNotFoundError,
     VerificationError,
 )
-from pulsar_spark.options.option_values import DURATION, TIME
+from pulsar_spark.options.option_values import DURATION, PATTERN, TIME
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import NamespaceName, TopicName
 
@@ -297,7 +297,8 @@ def _verify(root: Root, arguments: Namespace) -> Iterator[str]:
     # Needs numpy, which the other commands do without.
     from pulsar_spark.connector.verification.verify import chosen_topics, verify_topics
 
-    names = chosen_topics(root, arguments.names, arguments.regex)
+    pattern = arguments.regex and parsed("--regex", arguments.regex, PATTERN)
+    names = chosen_topics(root, arguments.names, pattern)
     if not names:
         which = f" whose name matches {arguments.regex}" if arguments.regex else ""
         raise TopicNotFoundError(

@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from pulsar_spark.connector.client.client_settings import ConsumerType, InitialPosition
-from pulsar_spark.connector.command_line.noun import Command, Printed, argument, at_least
+from pulsar_spark.connector.command_line.noun import (
+    Command,
+    Printed,
+    argument,
+    at_least,
+    parsed,
+)
 from pulsar_spark.connector.message_commands import received_messages
 from pulsar_spark.connector.message_commands.connection import BROKER, Signals, connected
 from pulsar_spark.connector.message_commands.received_messages import (
@@ -22,7 +28,7 @@ from pulsar_spark.connector.message_commands.received_messages import (
 )
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.option_values import MOST_COUNT
+from pulsar_spark.options.option_values import MOST_COUNT, PATTERN
 from pulsar_spark.topic_log.chunked_messages import DEFAULT_MAX_PENDING
 
 TYPES: Final = {
@@ -74,7 +80,9 @@ def _consume(root: Root, arguments: Namespace) -> Iterator[Printed]:
 
 
 def _received(root: Root, arguments: Namespace, received: Received) -> Iterator[Printed]:
-    topic = re.compile(arguments.name) if arguments.regex else arguments.name
+    topic = arguments.name
+    if arguments.regex:
+        topic = re.compile(parsed("TOPIC", topic, PATTERN))
     with Signals() as signals, connected(root, signals, arguments.broker) as client:
         with signals.waiting():
             consumer = client.subscribe(

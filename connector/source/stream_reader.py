@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.source.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
+from pulsar_spark.connector.storage.folder_watch import FolderWatch, Watched
 from pulsar_spark.connector.telemetry.stats_recorder import ConsumerStatsRecorder, let_be_heard
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.topics import Root
@@ -134,7 +136,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pause(self, news_s: float) -> None:
         now_s = self._clock.monotonic_s()
         if not self._topics.root.store.remote:
-            self._clock.sleep(pause_s(now_s - news_s, remote=False))
+            quiet_s = now_s - news_s
+            most_s = pause_s(quiet_s, remote=False)  # a clock that stands moves no further
+            self._clock.pause(quiet_s, most_s, remote=False, wait=self._rest)
             return
         if now_s >= self._look_s:
             self._look_s = now_s + pause_s(now_s - news_s, remote=True)
@@ -150,6 +154,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "last": str(view.last_position),
             "oldestBacklogMessageAgeSeconds": None if age is None else max(age, 0) // 1000,
         }
+
+    @cached_property
+    def _watch(self) -> FolderWatch:
+        """Of the process that plans: it doesn't pickle."""
+        return FolderWatch(self._topics.root.store)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait so long for news."""
+        self._watch.rest(self._watched(), seconds)
+
+    def _watched(self) -> list[Watched]:
+        """Where that appears for which it looks."""
+        return self._topics.watched
 
     def _lag(self, view: PartitionView) -> Lag | None:
         """How far behind the query is; None while that is not known."""

@@ -13,7 +13,7 @@ import select
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -63,6 +63,17 @@ class FolderWatch(threading.local):
             else:
                 clock.sleep(min(max(step_s, (now_s - asked_s) * RESTS), end_s - now_s))
             asked_s = clock.monotonic_s()
+
+    def rest(self, watched: Collection[Watched], seconds: float) -> None:
+        """Wait so long for news. What is there already can't be taken in yet, and is none."""
+
+        def until() -> bool:
+            return any(each.has_news() for each in watched)
+
+        if until():
+            self._store.clock.sleep(seconds)
+        else:
+            self.wait((each.folder for each in watched), seconds, until)
 
     def _block(self, seconds: float) -> None:
         assert self._descriptor is not None

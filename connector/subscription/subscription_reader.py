@@ -19,6 +19,7 @@ from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.partition_view import Lag, PartitionView
 from pulsar_spark.connector.source.stream_reader import StreamReader
+from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_remains
@@ -104,6 +105,9 @@ class SubscriptionStreamReader(StreamReader):
         self._withheld.forget(end)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _watched(self) -> list[Watched]:
+        return self._run.watched
 
     def _lag(self, view: PartitionView) -> Lag | None:
         """As the broker last said, and what it has not heard of."""

@@ -290,6 +290,8 @@ def test_a_pattern_has_the_messages_of_all_its_topics(
     arguments = ["consume", "eu-.*", "--regex", "-s", "s", "-p", "Earliest", "-n", "2", "--json"]
     found = [json.loads(line)["content"] for line in run(capsys, *arguments)[1]]
     assert sorted(found) == ["eu-1", "eu-2"]
+    status, _, error = run(capsys, "consume", "eu-[", "--regex", "-s", "s")
+    assert (status, "TOPIC eu-[: it takes a regular expression" in error) == (1, True)
 
 
 def test_a_time_says_where_a_consumer_begins_and_ends(

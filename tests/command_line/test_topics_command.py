@@ -249,6 +249,7 @@ def test_tidy_merges_and_then_deletes(topics: Root, capsys: pytest.CaptureFixtur
         (("stats", "a/b"), "[INVALID_TOPIC_NAME]"),
         (("peek", "orders", "-n", "0"), "--count 0"),
         (("peek", "orders-partition-7"), "there is no partition 7"),
+        (("verify", "--regex", "["), "--regex [: it takes a regular expression"),
         (("stats", "orders-partition-7"), "there is no partition 7"),
         (("stats-internal", "orders-partition-7"), "there is no partition 7"),
         (("reset-cursor", "orders", "-s", "s", "-t", "5x"), "a number alone is seconds"),
@@ -288,7 +289,13 @@ def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) ->
     assert run(capsys, "topics")[0] == 2
 
 
-@pytest.mark.parametrize("arguments", [("topcis",), ("topics", "peak"), ("topics", "trim", "x")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topcis",), ("topics", "peak"), ("topics", "trim", "x"), ("standalone", "--cores", "two"),
+        ("standalone", "--cores", "0"), ("standalone", "--state-partitions", "0"),
+    ],
+)  # fmt: skip
 def test_bad_usage_has_status_2(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:

@@ -5,15 +5,28 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsar_spark.connector.storage import folder_watch
+from pulsar_spark.connector.broker import broker_query, broker_source
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.source import stream_reader
+from pulsar_spark.connector.storage import clock, folder_watch
 from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.topic_name import TopicPartition
+from tests.connector.reading import Run
+from tests.connector.topics import send
 
+FULL = "persistent://public/default/"
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
 
 
@@ -70,3 +83,48 @@ def test_where_the_kernel_does_not_tell_it_looks_itself(
     store.put_if_absent("a/new", b"")
     waiting.join(30)
     assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("who", ["broker", "consumer", "reader"])
+def test_news_ends_the_pause_of_a_source_that_spark_has_asked(
+    who: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reader, "LONGEST_WAIT_S", 600.0)
+    monkeypatch.setattr(broker_query, "LONGEST_WAIT_S", 600.0)
+    paused = threading.Event()
+
+    def long(_quiet_s: float, *, remote: bool) -> float:
+        del remote
+        paused.set()
+        return 600.0
+
+    for module in (clock, broker_source, stream_reader):
+        monkeypatch.setattr(module, "pause_s", long)
+    send(root, "t", ["a"])
+    place = Root(str(root), {})
+    broker = EmbeddedBroker(place)  # from now on there is a log in which it speaks
+    given: Any = {"subscriptionName": "s"} if who == "consumer" else {}
+    run = Run(root, topic="t", **given)
+    reader: DataSourceStreamReader = run.reader
+    if who == "broker":
+        SystemTopic(place, COMMANDS).open()
+        reader = broker_query.BrokerStreamReader(place)
+    start = reader.initialOffset()
+    if who != "broker":  # the first offset says who it is, or where it begins
+        start = reader.latestOffset(start, ReadAllAvailable())
+    ends: list[object] = []
+    looks = threading.Thread(
+        target=lambda: ends.append(reader.latestOffset(start, ReadAllAvailable())), daemon=True
+    )
+    looks.start()
+    assert paused.wait(60)
+    if who == "broker":
+        said = Record.of(TopicPartition(FULL + "t", 0), "s", CreateSubscription("s"))
+        SystemTopic(place, COMMANDS).append([said])
+    elif who == "consumer":
+        broker.until_quiet()
+    else:
+        send(root, "t", ["b"])
+    looks.join(60)
+    assert ends
+    assert ends != [start]
