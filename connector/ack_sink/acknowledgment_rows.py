@@ -361,6 +361,8 @@ def _properties(table: pa.Table, rejecting: Numbers) -> tuple[Numbers, list[Prop
     """
     codes = np.full(len(table), -1, np.int64)
     distinct: list[Properties] = []
+    if not len(rejecting):
+        return codes, distinct
     errors = _taken_column(table, "error", rejecting, pa.string())
     maps = _taken_column(table, "properties", rejecting, _PROPERTIES)
     for chosen in _groups([_text_codes(errors), _map_codes(maps)]):

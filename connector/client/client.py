@@ -60,7 +60,10 @@ from pulsar_spark.connector.topic_log.policies import KEPT, open_or_create, rece
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.shown import Shown
-from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
+from pulsar_spark.topic_log.transaction_attempt import (
+    DEFAULT_TRANSACTION_TIMEOUT_MS,
+    MAX_TRANSACTION_TIMEOUT_MS,
+)
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 _ROUTING: Final = {
@@ -72,6 +75,20 @@ _TYPES: Final = {each: each.name for each in ConsumerType} | {ConsumerType.KeySh
 _CLUSTERS: Final = ("pulsar://", "pulsar+ssl://", "http://", "https://")
 Topics = str | Sequence[str] | re.Pattern[str]
 Made = TypeVar("Made", Producer, Consumer, Reader)
+
+
+class _Forks:
+    """How often this process and its parents were forked: asking for its id takes a system call."""
+
+    count = 0
+
+    def add(self) -> None:
+        self.count += 1
+
+
+_forks: Final = _Forks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forks.add)
 
 
 class Client(AbstractContextManager["Client"], Shown):
@@ -116,7 +133,7 @@ class Client(AbstractContextManager["Client"], Shown):
             self.root = Root.at(service_url, storage)
         self._given = self.root.options | {"statsIntervalSeconds": str(stats_interval_in_seconds)}
         self._timeout_ms = operation_timeout_seconds * 1000
-        self._pid = os.getpid()
+        self._forks = _forks.count
         self._lock = threading.Lock()
         self._made: list[Producer | Consumer | Reader] = []
         self._is_closed = False
@@ -320,8 +337,13 @@ class Client(AbstractContextManager["Client"], Shown):
         """A transaction, for `Producer.add` and `Consumer.acknowledge_in`.
 
         One whose commit takes longer than the timeout may be aborted by whoever waits for it.
+        ValueError if that is not 1 ms to 1 h.
         """
         self.check_open()
+        check_type(int, timeout_millis=timeout_millis)
+        if not 0 < timeout_millis <= MAX_TRANSACTION_TIMEOUT_MS:
+            text = f"Argument timeout_millis is {timeout_millis}: it takes 1 to 3600000, an hour."
+            raise ValueError(text)
         return Transaction(self.root, timeout_millis)
 
     def topic_stats(self, topic: str) -> TopicStats:
@@ -364,14 +386,14 @@ class Client(AbstractContextManager["Client"], Shown):
                 broker.leave()
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_closed and os.getpid() == self._pid:
+        if not self._is_closed and self._forks == _forks.count:
             self.close()
 
     def check_open(self) -> None:
         """AlreadyClosed, or OperationNotSupported in a fork of the process that made it."""
         if self._is_closed:
             raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
-        if os.getpid() != self._pid:
+        if self._forks != _forks.count:
             raise client_errors.OperationNotSupported(
                 "This client belongs to the process from which this one was forked: make another."
             )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
@@ -58,14 +58,18 @@ GROUPED: Final = 20_000
 """The number of acknowledgements that are sent at once, however short they have waited."""
 REMOTE_GROUP_MS: Final = 1_000
 """The least group time over a network, where a report takes three requests."""
+_PLACE: Final = {
+    "topic": pa.string(), "ledger_id": pa.int64(), "entry_id": pa.int64(),
+    "partition": pa.int64(), "batch_index": pa.int64(), "attempt": pa.int64(),
+}  # fmt: skip
 _SAID: Final = {
-    "ack_type": pa.string(), "topic": pa.string(), "ledger_id": pa.int64(),
-    "entry_id": pa.int64(), "partition": pa.int64(), "batch_index": pa.int64(),
-    "attempt": pa.int64(), "delay_ms": pa.int64(), "reconsume_times": pa.int64(),
+    **_PLACE, "ack_type": pa.string(), "delay_ms": pa.int64(), "reconsume_times": pa.int64(),
     "properties": pa.map_(pa.string(), pa.string()), "delay": pa.string(), "error": pa.string(),
 }  # fmt: skip
 """The columns of what is said of messages, as for a sink that acknowledges."""
 _SaidRow = tuple[Any, ...]
+_Said = ReceivedMessage | _SaidRow
+"""A message that is acknowledged, or a row that says something else."""
 _NEVER_RIGHT: Final = (InvalidCursorPositionError, InvalidMessageError, TopicNotFoundError)
 """Faults of one row that stay, however often it is said: the others go out without it."""
 
@@ -95,8 +99,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._group_ms = acknowledgment_group_time_ms
         if self._group_ms and self.root.store.remote:
             self._group_ms = max(self._group_ms, REMOTE_GROUP_MS)
-        self._waits_for_others = bool(self._group_ms) and self.root.store.remote
-        """Whether acknowledgements wait also when it looks for messages."""
         self._queue_size: int = self.options["receiverQueueSize"]
         self._topics = _named(self.options)
         self._run = ConsumerRun(self.options, self.root, completed=self._completed)
@@ -113,8 +115,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Messages that this consumer acknowledged, above the subscription's floor."""
         self._said: dict[TopicPartition, Acknowledgments] = {}
         """Rejections since the last report."""
-        self._unsaid: list[_SaidRow] = []
-        """Rows for the next report."""
+        self._unsaid: list[_Said] = []
+        """For the next report."""
         self._flushing = DelayedFlush(self._clock, self._group_ms, self.flush, "acknowledgements")
         self._heard_s = -inf
         self._epochs: dict[TopicPartition, int] = {}
@@ -211,7 +213,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             while not self._queue:
                 planned = self._run.plan(self._offset)
                 if planned is None:
-                    if not self._waits_for_others:
+                    if not self._group_ms:
                         self._report()
                     return False
                 self._take(planned)
@@ -236,14 +238,14 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
         InvalidCursorPositionError if one was never published: the others are acknowledged.
         """
-        self._say("Individual", messages)
+        self._say(messages)
 
     def acknowledge_cumulative(self, message: ReceivedMessage) -> None:
         """Acknowledge all of its partition up to it. BrokerRefusedError where others share."""
         if self.options["subscriptionType"] in ("Shared", "Key_Shared"):
             text = "Cannot use cumulative acks on a non-exclusive/non-failover subscription"
             raise BrokerRefusedError(ServerError.NOT_ALLOWED_ERROR, text)
-        self._say("Cumulative", [message])
+        self._say(_rows("Cumulative", [message]))
 
     def negative_acknowledge(
         self, *messages: ReceivedMessage, delay_ms: int | None = None, error: str | None = None
@@ -252,7 +254,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
         What is said last of a message is in its dead letter, if it comes to that.
         """
-        self._say("Negative", messages, delay_ms, error=error)
+        self._say(_rows("Negative", messages, delay_ms, error=error))
 
     def reconsume_later(
         self,
@@ -264,7 +266,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Have them delivered again from the retry letter topic."""
         times = times_reconsumed(message.properties or {})
         given = list((properties or {}).items())
-        self._say("ReconsumeLater", [message], delay_ms, times, given, error=error)
+        self._say(_rows("ReconsumeLater", [message], delay_ms, times, given, error))
 
     def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Say of messages what these rows say, as to a sink that acknowledges."""
@@ -293,10 +295,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             self._unconfirmed.clear()
             self._sent()
 
-    def committed(self, messages: Iterable[ReceivedMessage]) -> None:
+    def committed(self, messages: Sequence[ReceivedMessage]) -> None:
         """A transaction has acknowledged these."""
         with self._lock:
-            for about, found in folded("Individual", messages, self.root).items():
+            for about, found in folded(messages, self.root).items():
                 self._take_in(about, found)
 
     # -- the subscription ----------------------------------------------------------------------
@@ -408,9 +410,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def _unsay(self, about: TopicPartition) -> None:
         """Forget what was said of a partition and is not sent: somebody has sought there."""
         with self._saying:
-            self._unsaid = [row for row in self._unsaid if (row[1], row[4]) != about]
+            self._unsaid = [said for said in self._unsaid if _partition_of(said) != about]
 
     def _take(self, planned: StreamOffset) -> None:
+        self._fold()  # it goes along with the report of what is taken
         taken = list(read_between(self._run.topics, self._offset, planned))
         changes = planned.changed_since(self._offset)
         for about, ledgers in self._run.ledgers(changes).items():
@@ -426,22 +429,11 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         if self._stats is not None and taken:
             self._stats.received(len(taken), sum(len(each.value or b"") for each in taken))
 
-    def _say(
-        self,
-        kind: str,
-        messages: Iterable[ReceivedMessage],
-        delay_ms: int | None = None,
-        reconsume_times: int | None = None,
-        properties: list[tuple[str, str]] | None = None,
-        error: str | None = None,
-    ) -> None:
+    def _say(self, said: Sequence[_Said]) -> None:
         """Add to the next report, and send it unless others may join it."""
         self._check_open()
-        rows = _rows(kind, messages, delay_ms, reconsume_times, properties, error)
-        if rows and kind in ("Negative", "ReconsumeLater"):
-            _batch(rows)  # what can't be said is refused while the caller is here
         with self._saying:
-            self._unsaid += rows
+            self._unsaid += said
             waiting = len(self._unsaid)
         if not self._group_ms or waiting >= GROUPED:
             self.flush()
@@ -451,13 +443,15 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def _fold(self) -> None:
         """Take in what was said; what can never be right is left out, and raised at the end."""
         with self._saying:
-            rows, self._unsaid = self._unsaid, []
-        if self._stats is not None and rows:
-            given_back = sum(row[0] == "Negative" for row in rows)
-            self._stats.acknowledged(len(rows) - given_back)
+            said, self._unsaid = self._unsaid, []
+        done = [each for each in said if type(each) is ReceivedMessage]
+        rows = [each for each in said if type(each) is not ReceivedMessage]
+        if self._stats is not None and said:
+            given_back = sum(row[len(_PLACE)] == "Negative" for row in rows)
+            self._stats.acknowledged(len(said) - given_back)
             self._stats.failed(given_back)
         wrong = None
-        parts = [rows] if rows else []
+        parts: list[list[Any]] = [part for part in (done, rows) if part]
         while parts:
             part = parts[-1]
             try:
@@ -471,7 +465,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 continue
             except BaseException:
                 with self._saying:
-                    self._unsaid[:0] = [row for left in parts for row in left]
+                    self._unsaid[:0] = [each for left in parts for each in left]
                 raise
             parts.pop()
             for about, each in found.items():
@@ -531,11 +525,23 @@ def _named(options: Options) -> str:
 
 
 def folded(
-    kind: str, messages: Iterable[ReceivedMessage], root: Root
+    messages: Sequence[ReceivedMessage], root: Root
 ) -> dict[TopicPartition, Acknowledgments]:
-    """What a sink that acknowledges makes of these."""
-    rows = _rows(kind, messages)
-    return fold([_batch(rows)], root, None) if rows else {}
+    """What a sink that acknowledges makes of these, if they are acknowledged."""
+    return fold([_batch(messages)], root, None) if messages else {}
+
+
+def _partition_of(said: _Said) -> TopicPartition:
+    if isinstance(said, ReceivedMessage):
+        return said.partition
+    return TopicPartition(said[0], said[3])
+
+
+def _places(messages: Iterable[ReceivedMessage]) -> Iterator[_SaidRow]:
+    """Which messages are meant, in the order of _PLACE."""
+    for each in messages:
+        ledger_id, entry_id, partition, batch_index = each.place
+        yield each.topic, ledger_id, entry_id, max(partition, 0), batch_index, each.attempt
 
 
 def _rows(
@@ -547,18 +553,18 @@ def _rows(
     error: str | None = None,
 ) -> list[_SaidRow]:
     """What is said of these, in the order of _SAID."""
-    return [
-        (
-            kind, each.topic, *each.place[:2], max(each.place[2], 0), each.place[3], each.attempt,
-            delay_ms, reconsume_times, properties, None, error,
-        )
-        for each in messages
-    ]  # fmt: skip
+    said = kind, delay_ms, reconsume_times, properties, None, error
+    rows = [(*place, *said) for place in _places(messages)]
+    if rows and said.count(None) < len(said) - 1:
+        _batch(rows)  # what can't be said is refused while the caller is here
+    return rows
 
 
-def _batch(rows: Sequence[_SaidRow]) -> pa.RecordBatch:
-    """InvalidMessageError if one has what no column holds."""
-    columns = zip(_SAID.items(), zip(*rows, strict=True), strict=True)
+def _batch(said: Sequence[_Said]) -> pa.RecordBatch:
+    """Rows, or messages that are acknowledged. InvalidMessageError: no column holds one's part."""
+    done = [each for each in said if isinstance(each, ReceivedMessage)]
+    rows: Iterable[_SaidRow] = _places(done) if done else said
+    columns = zip(_SAID.items(), zip(*rows, strict=True), strict=False)
     try:
         return pa.RecordBatch.from_pydict(
             {

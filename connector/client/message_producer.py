@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import pyarrow as pa
@@ -74,6 +74,9 @@ _COLUMNS: Final = pa.schema(
         ("sequence_id", pa.int64()),
     ]
 )  # fmt: skip
+_NO_DELAY: Final = timedelta(0)
+_LONG_DELAY: Final = timedelta(days=100_000)
+"""A shorter one ends at a time that can be stored."""
 _MAY_PASS: Final = (StorageError, ProducerHeldError, OSError)
 """Errors after which messages wait on: the store may answer the next time, and have room."""
 
@@ -338,9 +341,22 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         return (
             type(value) is bytes
             and len(value) <= self._largest
-            and (key is None or (type(key) is str and key.isascii()))
-            and (pairs is None or all(type(e) is str and e.isascii() for p in pairs for e in p))
-            and others.count(None) == len(others)
+            and (key is None or _is_text(key))
+            and (pairs is None or all(_is_text(each) for pair in pairs for each in pair))
+            and (others.count(None) == len(others) or self._are_plain(*others))
+        )
+
+    def _are_plain(
+        self, ordering_key: Any, event_time: Any, at: Any, after: Any, _topic: Any, number: Any
+    ) -> bool:
+        """Whether what few messages have needs no closer look either."""
+        is_delayed = not (at is None and after is None)
+        return (
+            (ordering_key is None or type(ordering_key) is bytes)
+            and all(each is None or _is_utc(each) for each in (event_time, at))
+            and (after is None or (at is None and _is_delay(after)))
+            and (number is None or (type(number) is int and 0 <= number < 1 << 63))
+            and not (is_delayed and max_delivery_delay_ms(self._ledger, self.topic))
         )
 
     def _check(self, row: Row) -> None:
@@ -416,6 +432,18 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                     found[number].append(DUPLICATE if is_dropped else held)
         take = deque.pop if self.options["chunkingEnabled"] else deque.popleft  # at its last chunk
         return [take(found[number]) if found[number] else DUPLICATE for number in numbers]
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str and value.isascii()
+
+
+def _is_utc(value: Any) -> bool:
+    return type(value) is datetime and value.tzinfo is timezone.utc
+
+
+def _is_delay(value: Any) -> bool:
+    return type(value) is timedelta and _NO_DELAY <= value < _LONG_DELAY
 
 
 def _size(row: Row) -> int:

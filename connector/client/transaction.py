@@ -69,7 +69,7 @@ class Transaction(Shown):
             records = []
             for consumer, messages in self._acknowledged.items():
                 name = str(consumer.options["subscriptionName"])
-                for about, said in folded("Individual", messages, self._root).items():
+                for about, said in folded(messages, self._root).items():
                     records += [Record.of(about, name, each) for each in said.reports(name)]
             commit_as_one(self._root, written, records, None, self._timeout_ms)
             for consumer, messages in self._acknowledged.items():

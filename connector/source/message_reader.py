@@ -176,7 +176,7 @@ class _Columns:
         """The value `size` times; made once for the longest batch, and sliced."""
         known = self._constants.get((name, value))
         if known is None or len(known) < size:
-            known = pa.repeat(pa.scalar(value, kind), max(size, BATCH_ROWS))
+            known = pa.repeat(pa.scalar(value, kind), size)
             self._constants[name, value] = known
         return known.slice(0, size)
 

@@ -7,6 +7,7 @@ of the columns' numbers only when somebody asks, as most are not asked for them 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -75,7 +76,8 @@ def _received(batch: pa.RecordBatch) -> Iterator[ReceivedMessage]:
     columns = dict(zip(batch.schema.names, map(_values, batch.columns), strict=True))
     places = zip(*(columns[name] for name in IDS), strict=True)
     about = (columns[name] for name in _ABOUT)
-    return map(ReceivedMessage._make, zip(columns["value"], places, *about, strict=True))
+    rows = zip(columns["value"], places, *about, strict=True)
+    return map(partial(tuple.__new__, ReceivedMessage), rows)
 
 
 def _values(column: pa.Array) -> list[Any]:

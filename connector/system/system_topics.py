@@ -8,10 +8,11 @@ Takes the place of Pulsar's connections between client and broker.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
     LedgerFileWriter,
 )
 from pulsar_spark.connector.storage.folder_watch import Watched
+from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError
@@ -40,8 +42,11 @@ AT_ONCE: Final = 16
 """Ledgers whose files are asked for together, over a network."""
 APART_BYTES: Final = 64 << 10
 """From this size on, data are not read for the sake of a few records beside them."""
+MOST_WRITTEN: Final = 64
+"""How many small files that it wrote a process remembers: who reads them is often the same."""
 _NAMES: Final = ("key", "ordering_key")
 _DATA: Final = ("value", "publish_time")
+Keep = Callable[[TopicPartition, str], bool]
 _TIME: Final = MESSAGE_SCHEMA.field("publish_time").type
 
 
@@ -158,6 +163,9 @@ class SystemTopic:
                 if part is first:
                     file.end_row_group()
             seal = file.close()
+        size_bytes = sum(len(each.data) for each in held)
+        if size_bytes < APART_BYTES:
+            self._remember(file.path, _Written(held, now_ms))
         firsts = range(0, len(held), RECORDS_AN_ENTRY)
         sizes = (min(RECORDS_AN_ENTRY, len(held) - first) for first in firsts)
         return [
@@ -166,7 +174,7 @@ class SystemTopic:
                 file=file.path,
                 first_row=0,
                 batch_sizes=BatchSizes.of(sizes),
-                size_bytes=sum(len(each.data) for each in held),
+                size_bytes=size_bytes,
                 min_publish_time_ms=now_ms,
                 max_publish_time_ms=now_ms,
                 seal=seal,
@@ -179,7 +187,7 @@ class SystemTopic:
         first_ledger: int,
         stop_ledger: int | None = None,
         *,
-        keep: Callable[[TopicPartition, str], bool] | None = None,
+        keep: Keep | None = None,
     ) -> Iterator[StoredRecord]:
         """The records of the ledgers from one id up to before another, as far as they exist.
 
@@ -191,20 +199,59 @@ class SystemTopic:
             there = list(ledger.ledgers(0).between(first_ledger, last - 1))
             for number, each in enumerate(there):
                 if number % AT_ONCE == 0:
-                    reader.fetch(there[number : number + AT_ONCE])
-                yield from _records(reader, each, keep)
+                    reader.fetch(self._unknown(there[number : number + AT_ONCE]))
+                if (written := self._written(each)) is not None:
+                    yield from written.of(each, keep)
+                else:
+                    yield from _records(reader, each, keep)
 
     def fetch(self, first_ledger: int, stop_ledger: int) -> None:
         """Ask for the first files of these ledgers, for `read`: beside other requests."""
         ledger = self.open()
         with _reader(ledger) as reader:
-            reader.fetch(list(ledger.ledgers(0).between(first_ledger, stop_ledger - 1))[:AT_ONCE])
+            there = list(ledger.ledgers(0).between(first_ledger, stop_ledger - 1))
+            reader.fetch(self._unknown(there[:AT_ONCE]))
 
     def first_ledger(self) -> int:
         """The id of the oldest ledger that still exists; the next one's if none does."""
         ledger = self.open()
         ledgers = ledger.ledgers(0)
         return int(ledgers[0].ledger_id) if len(ledgers) else ledger.state.next_ledger_id
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _remember(self, file: str, written: _Written) -> None:
+        _remembered[self._key(file)] = written
+        for oldest in list(_remembered)[: max(0, len(_remembered) - MOST_WRITTEN)]:
+            _remembered.pop(oldest, None)
+
+    def _written(self, held: LedgerInfo) -> _Written | None:
+        """What this process wrote there; None if another did, or if that is long ago."""
+        return _remembered.get(self._key(held.file))
+
+    def _key(self, file: str) -> tuple[int, ObjectStore, str]:
+        ledger = self.open()
+        return os.getpid(), ledger.store, join(ledger.folder, file)
+
+    def _unknown(self, ledgers: Iterable[LedgerInfo]) -> list[LedgerInfo]:
+        """Those whose files have to be read."""
+        return [each for each in ledgers if self._written(each) is None]
+
+
+class _Written(NamedTuple):
+    """The records of a file, and when they were written."""
+
+    records: Sequence[Record]
+    now_ms: int
+
+    def of(self, ledger: LedgerInfo, keep: Keep | None) -> Iterator[StoredRecord]:
+        for row, each in enumerate(self.records):
+            if keep is None or keep(each.about, each.subscription):
+                yield StoredRecord(each, ledger.ledger_id, row, self.now_ms)
+
+
+_remembered: dict[tuple[int, ObjectStore, str], _Written] = {}
+"""The last files that this process wrote: a file never changes."""
 
 
 def _reader(ledger: ManagedLedger) -> closing[LedgerFileReader]:
@@ -225,7 +272,7 @@ def _table(records: Sequence[Record], now_ms: int) -> pa.Table:
 
 
 def _records(
-    reader: LedgerFileReader, ledger: LedgerInfo, keep: Callable[[TopicPartition, str], bool] | None
+    reader: LedgerFileReader, ledger: LedgerInfo, keep: Keep | None
 ) -> Iterator[StoredRecord]:
     apart = keep is not None and ledger.size_bytes >= APART_BYTES
     table = reader.read_table(ledger, _NAMES if apart else (*_NAMES, *_DATA))

@@ -15,6 +15,7 @@ from pulsar_spark.connector.broker import broker_sink, broker_source
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.system import system_topics
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.topics import Root
@@ -472,6 +473,7 @@ def prepared(seed: int) -> Iterator[Callable[[], World]]:
         enter(mock.patch.object(uuid, "uuid4", next_id))
         enter(mock.patch.object(os, "getpid", pid))
         enter(mock.patch.dict(managed_ledger._cache, clear=True))
+        enter(mock.patch.dict(system_topics._remembered, clear=True))
         enter(decoding_once())
         enter(mock.patch.object(stream_reader, "LONGEST_WAIT_S", 0.0))
         enter(mock.patch.object(broker_source, "SNAPSHOT_EVERY", 15))

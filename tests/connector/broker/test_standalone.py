@@ -159,7 +159,7 @@ class _Standby:
         return self.process.poll() is None
 
     def eventually_says(self, text: str, times: int = 1) -> None:
-        eventually(lambda: self.said().count(text) >= times, 120, f"{text!r} is said")
+        eventually(lambda: self.said().count(text) >= times, what=f"{text!r} is said")
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -168,7 +168,7 @@ class _Standby:
 
     def ends_in_order(self) -> bool:
         os.kill(self.process.pid, signal.SIGTERM)
-        return self.process.wait(timeout=60) == 0
+        return self.process.wait(timeout=180) == 0
 
 
 def test_what_spark_lacks_is_said_before_the_broker_starts(

@@ -101,6 +101,10 @@ def test_a_message_that_can_not_be_is_refused_and_loses_no_other(host: Host) -> 
         mine.send(b"01234")
     with pytest.raises(InvalidMessageError, match="both deliver_at and deliver_after"):
         mine.send(b"0", deliver_at=datetime.now(UTC), deliver_after=timedelta(1))
+    with pytest.raises(InvalidMessageError, match="deliver_after below zero"):
+        mine.send(b"0", deliver_after=timedelta(microseconds=-1))
+    with pytest.raises(InvalidMessageError, match="ends beyond all times"):
+        mine.send(b"0", deliver_after=timedelta(days=106_751_991, hours=4))
     assert mine.send(b"1") == 1  # no sequence id was used up
     mine.flush()
     assert published(host) == ["0123", "1"]
@@ -122,7 +126,7 @@ def test_behind_the_last_sequence_id_nothing_goes_and_nothing_else_is_lost(host:
     [
         {"sequence_id": 1 << 63}, {"sequence_id": "a"}, {"key": 5}, {"key": "\ud800"},
         {"properties": {"a": 1}}, {"properties": {None: "a"}}, {"properties": {"a": "\udc80"}},
-        {"event_time": "now"}, {"value": 5},
+        {"event_time": "now"}, {"ordering_key": 5}, {"value": 5},
     ],
     ids=repr,
 )  # fmt: skip

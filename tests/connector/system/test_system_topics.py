@@ -14,12 +14,19 @@ from pulsar_spark.connector.system import system_topics
 from pulsar_spark.connector.system.system_topics import APART_BYTES, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.errors import CorruptFileError, ObjectNotFoundError
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_name import TopicPartition
 
 ABOUT = TopicPartition("persistent://public/default/t", 0)
 SAID = [Record(ABOUT, name, name.encode()) for name in ("a", "b", "c")]
+
+
+@pytest.fixture(autouse=True, params=["its writer reads it", "another reads it"])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads what a test wrote: a process remembers the last files that it wrote itself."""
+    if request.param == "another reads it":
+        monkeypatch.setattr(system_topics, "MOST_WRITTEN", 0)
 
 
 def shards(size: int) -> list[Record]:
@@ -72,6 +79,21 @@ def test_large_records_aside_are_not_read_for_those_before_them(
     assert 0 < read < 1_000
 
 
+def test_who_wrote_small_records_last_does_not_read_them_from_the_disk(root: Path) -> None:
+    topic, most = SystemTopic(Root(str(root), {}), DISPATCH), system_topics.MOST_WRITTEN
+    for _ in range(most + 1):
+        topic.append(SAID)
+    topic.open().append(topic.write(SAID, shards(4 * APART_BYTES)))
+    stop = topic.refresh()
+    for file in (root / topic.open().folder / "data").iterdir():
+        file.unlink()
+    last = topic.read(stop - 1 - most, stop - 1)
+    assert [each.record for each in last] == SAID * most
+    for gone in (0, stop - 1):
+        with pytest.raises(ObjectNotFoundError):
+            list(topic.read(gone, gone + 1))
+
+
 def test_nothing_is_no_file(root: Path) -> None:
     topic = SystemTopic(Root(str(root), {}), DISPATCH)
     assert not topic.write([], [])
@@ -114,6 +136,7 @@ def test_keys_that_were_altered_under_right_checksums_are_a_damaged_file(
     topic = SystemTopic(Root(str(root), {}), DISPATCH)
     with monkeypatch.context() as written:
         written.setattr(system_topics, "_table", altered)
+        written.setattr(system_topics, "MOST_WRITTEN", 0)
         topic.append(SAID)
     with pytest.raises(CorruptFileError, match=r"Data file .* has right checksums, and keys that"):
         list(topic.read(0, topic.refresh()))
