@@ -60,7 +60,10 @@ from pulsar_spark.connector.topic_log.policies import KEPT, open_or_create, rece
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.shown import Shown
-from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
+from pulsar_spark.topic_log.transaction_attempt import (
+    DEFAULT_TRANSACTION_TIMEOUT_MS,
+    MAX_TRANSACTION_TIMEOUT_MS,
+)
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 _ROUTING: Final = {
@@ -334,8 +337,13 @@ class Client(AbstractContextManager["Client"], Shown):
         """A transaction, for `Producer.add` and `Consumer.acknowledge_in`.
 
         One whose commit takes longer than the timeout may be aborted by whoever waits for it.
+        ValueError if that is not 1 ms to 1 h.
         """
         self.check_open()
+        check_type(int, timeout_millis=timeout_millis)
+        if not 0 < timeout_millis <= MAX_TRANSACTION_TIMEOUT_MS:
+            text = f"Argument timeout_millis is {timeout_millis}: it takes 1 to 3600000, an hour."
+            raise ValueError(text)
         return Transaction(self.root, timeout_millis)
 
     def topic_stats(self, topic: str) -> TopicStats:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.system.subscription_admin import ask
-from pulsar_spark.errors import BrokerRefusedError
+from pulsar_spark.errors import BrokerRefusedError, PulsarliteError
 from pulsar_spark.options.option_values import milliseconds_of
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.positions.position import EARLIEST, LATEST
@@ -66,7 +67,8 @@ class Consumer(Receiver[MessageConsumer]):
         try:
             self._until(engine.is_connected)
         except BaseException:
-            engine.close()
+            with suppress(PulsarliteError, OSError):  # its lease ends in any case
+                engine.close()
             raise
 
     def subscription_name(self) -> str:

@@ -106,8 +106,13 @@ class ConsumerRun:
         known = StreamOffset() if self._client is None else self._client.committed
         self.topics.check_incarnations(begun, begun.changed_since(known))
         if self._client is None:
-            self._client = SubscriptionClient(self.topics, begun, self._last_reports, self._pace)
-            self._client.subscribe()
+            client = SubscriptionClient(self.topics, begun, self._last_reports, self._pace)
+            try:
+                client.subscribe()
+            except BaseException:
+                client.abandon()  # else its lease lives on, and it may have been heard
+                raise
+            self._client = client
         self._client.committed = begun
         return self._client
 

@@ -80,7 +80,9 @@ class SubscriptionClient:
         self._told: set[TopicPartition] = set()
         """The partitions that are not as they were when `take_heard` was asked last."""
         self._known: Mapping[TopicPartition, Any] = {}
-        """The partitions of the topics to which it has subscribed."""
+        """The partitions of the topics to which it has subscribed, ..."""
+        self._unsaid: set[TopicPartition] = set()
+        """... and those where that has failed: it is said again."""
         self._commands = SystemTopic(self._root, COMMANDS)
         self._dispatch = SystemTopic(self._root, DISPATCH)
         self._heard = self._dispatch.refresh()
@@ -98,12 +100,13 @@ class SubscriptionClient:
     def subscribe(self) -> None:
         """Subscribe to all partitions of its topics, unless that was done before."""
         there = self._topics.partitions()
-        if there is self._known:
+        if there is self._known and not self._unsaid:
             return
         for gone in [each for each in self.consumers if not self._topics.is_open(each)]:
             del self.consumers[gone]
             self._resumes.discard(gone)
-        new = [each for each in there if each not in self.consumers]
+        new = [each for each in there if each not in self.consumers or each in self._unsaid]
+        self._unsaid.intersection_update(new)
         if new:
             self._subscribe(new)
         self._is_new, self._known = False, there
@@ -211,11 +214,12 @@ class SubscriptionClient:
     # -- inside ------------------------------------------------------------------------------
 
     def _subscribe(self, partitions: list[TopicPartition]) -> None:
+        self._unsaid.update(partitions)
         timeout_ms = self._options["leaseTimeout"]
         self._keeper.keep(Lease(self.subscription, self.name, self.incarnation, timeout_ms))
         late = self._late(partitions)
         permits = self._permits(len({*self.consumers, *partitions}))
-        commands = {}
+        commands, made = {}, {}
         for about in partitions:
             command = replace(
                 subscribe_command(
@@ -235,14 +239,16 @@ class SubscriptionClient:
             if about in late:
                 command = replace(command, initial_position=InitialPosition.EARLIEST)
             new = PartitionConsumer(command, self._options["ackMode"] == "auto")
-            consumer = self.consumers.setdefault(about, new)
+            consumer = made[about] = self.consumers.get(about, new)
             if not command.durable:  # the broker forgot the subscription: begin where it was
                 done = consumer.done(self.committed.get(about))
                 command = replace(command, begins_behind=done)
             consumer.subscribe_again(command)
             commands[about] = command
-        self._told |= commands.keys()
         self.say(commands)
+        self.consumers |= made
+        self._told |= made.keys()
+        self._unsaid.difference_update(made)
 
     def _permits(self, partitions: int) -> int:
         return permits_of(self._options, partitions, self._pace.queue if self._pace else None)

@@ -109,7 +109,7 @@ class LeaseKeeper:
 
     def keep(self, lease: Lease) -> None:
         """Renew it from now on. The file is written when this returns."""
-        if lease == self._lease:
+        if lease == self._lease and self._end is not None:
             return
         self._lease = lease
         self._show(lease.lease_ms)

@@ -193,7 +193,7 @@ class NewsWatch:
         if newest != self._newest:
             self._newest, self.newest_s = newest, now_s
             if newest is not None:
-                self._seen[news_file(newest.decode().rpartition(" ")[0])] = -1, now_s
+                self._seen[news_file(_text(newest).rpartition(" ")[0])] = -1, now_s
             self._list_s = min(self._list_s, max(now_s, self._listed_s + LIST_EVERY_S))
             self._relist_s = now_s + REMOTE_ANNOUNCED_S
 
@@ -222,7 +222,7 @@ class NewsWatch:
         if (known := self._topics.get(path)) is not None:
             return known
         name = path.rpartition("/")[2]
-        topic = (self._store.get(path) or b"").decode() if CUT in name else unquote(name)
+        topic = _text(self._store.get(path) or b"") if CUT in name else unquote(name)
         self._topics[path] = topic
         return topic
 
@@ -240,3 +240,8 @@ class NewsWatch:
         self._left -= count
         self._round_s = self._round_s + count / self._share if self._left else now_s
         return {*islice(self._round, count)}
+
+
+def _text(said: bytes) -> str:
+    """What a file says; one that is damaged names no topic that there is."""
+    return said.decode(errors="replace")

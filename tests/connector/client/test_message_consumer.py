@@ -8,6 +8,7 @@ import pytest
 
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.source.received_message import ReceivedMessage
+from pulsar_spark.connector.system.lease import LEASES
 from pulsar_spark.connector.system.system_topics import COMMANDS, SystemTopic
 from pulsar_spark.errors import (
     ConsumerNotConnectedError,
@@ -16,7 +17,7 @@ from pulsar_spark.errors import (
     TopicNotFoundError,
 )
 from pulsar_spark.positions.position import EARLIEST
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.scenarios.host import Host
@@ -44,6 +45,10 @@ def received(host: Host, mine: MessageConsumer) -> list[ReceivedMessage]:
         found.append(message)
         host.run()
     return found
+
+
+def away(*_: object) -> bool:
+    raise StorageError("The store is away for a moment.")
 
 
 def backlog(host: Host, topic: str = "t") -> int:
@@ -215,9 +220,6 @@ def test_what_was_said_while_the_store_was_away_is_said_later(
     mine = consumer(host, negativeAckRedeliveryDelay="100ms")
     good, bad = received(host, mine)
 
-    def away(*_: object) -> bool:
-        raise StorageError("The store is away for a moment.")
-
     with monkeypatch.context() as patch:
         patch.setattr(host.root.store, "create", away)
         with pytest.raises(StorageError):
@@ -228,3 +230,46 @@ def test_what_was_said_while_the_store_was_away_is_said_later(
     host.advance(1000)
     assert backlog(host) == 1
     assert [each.value for each in received(host, mine)] == [b"bad"]
+
+
+def test_a_partition_that_came_while_the_store_was_away_is_read_from_its_beginning(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.producer({"topic": "t"})
+    mine = consumer(host, subscriptionInitialPosition="Latest")
+    received(host, mine)
+    host.root.open(TopicName.parse("t")).grow(2)
+    host.producer({"topic": "t-partition-1"}).send(b"first")
+    with monkeypatch.context() as patch:
+        patch.setattr(host.root.store, "create", away)
+        with pytest.raises(StorageError):
+            mine.poll()
+    mine.poll()
+    host.run()
+    assert [each.value for each in received(host, mine)] == [b"first"]
+
+
+@pytest.mark.parametrize("called", ["create", "touch"])
+def test_a_consumer_that_could_not_be_made_keeps_nothing_from_others(
+    host: Host, monkeypatch: pytest.MonkeyPatch, called: str
+) -> None:
+    producer = host.producer({"topic": "t"})
+    producer.send(b"m")
+    store = host.root.store
+    done = getattr(store, called)
+
+    def lost(path: str, *rest: object) -> object:
+        answer = done(path, *rest)
+        if "__commands/_log" in path or "_news" in path:
+            away()
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, called, lost)
+        with pytest.raises(StorageError):
+            consumer(host, "first")
+    lease, *others = store.files(LEASES)
+    host.advance(40_000)
+    assert not others
+    assert [each for each in store.files(LEASES) if each.modified_ms > lease.modified_ms] == []
+    assert [each.value for each in received(host, consumer(host, "second"))] == [b"m"]

@@ -17,6 +17,7 @@ from pulsar_spark.connector.topic_log.news import (
     ANNOUNCED_S,
     BUSY_S,
     KEPT_S,
+    NEWEST,
     NEWS,
     ROUND_S,
     Announcer,
@@ -81,6 +82,24 @@ def test_a_topic_is_busy_for_a_minute_after_the_last_commit(
     clock.advance(1_000)
     rounds = [watch.busy(topics) for _ in range(3)]
     assert name not in rounds[1]
+
+
+@pytest.mark.parametrize("path", [NEWEST, news_file(LONG)])
+@pytest.mark.parametrize("said", [b"\xff\xfe", b"", b"../x y", b"a\0b"])
+def test_a_damaged_announcement_stops_nobody(
+    place: Root, clock: ManualClock, path: str, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryStore, "remote", path == NEWEST)
+    watch = NewsWatch(place.store, deletes=True)
+    watch.busy(NAMES)
+    place.store.touch(path, said)
+    news_of(place, NAMES[7]).announce()
+    place.store.touch(path, said)
+    busy = set()
+    for _ in range(30):
+        busy |= watch.busy(NAMES)
+        clock.advance(20_000)
+    assert NAMES[7] in busy
 
 
 def test_an_announcement_holds_for_what_follows_within_its_time(
