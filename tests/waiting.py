@@ -11,7 +11,7 @@ T = TypeVar("T")
 POLL_SECONDS = 0.02
 
 
-def eventually(condition: Callable[[], T], deadline_s: float = 30.0, what: str = "") -> T:
+def eventually(condition: Callable[[], T], deadline_s: float = 120.0, what: str = "") -> T:
     """The first true value of `condition`, asked again and again; AssertionError at the deadline.
 
     An AssertionError inside `condition` counts as «not yet», and is shown if it stays.

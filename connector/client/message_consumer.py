@@ -99,6 +99,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._group_ms = acknowledgment_group_time_ms
         if self._group_ms and self.root.store.remote:
             self._group_ms = max(self._group_ms, REMOTE_GROUP_MS)
+        self._waits_for_others = bool(self._group_ms) and self.root.store.remote
+        """Whether acknowledgements wait also when it looks for messages and finds none."""
         self._queue_size: int = self.options["receiverQueueSize"]
         self._topics = _named(self.options)
         self._run = ConsumerRun(self.options, self.root, completed=self._completed)
@@ -213,7 +215,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             while not self._queue:
                 planned = self._run.plan(self._offset)
                 if planned is None:
-                    if not self._group_ms:
+                    if not self._waits_for_others:
                         self._report()
                     return False
                 self._take(planned)

@@ -10,15 +10,17 @@ Pulsar's own clients make it. Follows `pulsar.schema` of Pulsar's Python client 
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pulsar_spark.connector.schema.schema_records import fastavro
+from pulsar_spark.connector.schema.schema_records import NOT_FINITE, fastavro, finite_or_text
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
 __all__ = [
@@ -70,10 +72,11 @@ class Field:
         return self.avro
 
     def plain(self, value: Any, *, text: bool) -> Any:
-        """The value as JSON (`text`) or Avro has it."""
-        return value.decode() if text and isinstance(value, bytes) else value
+        """The value as JSON (`text`) or Avro has it, which is as a sink writes it."""
+        del text
+        return value
 
-    def lifted(self, value: Any) -> Any:
+    def lifted(self, value: Any, *, text: bool) -> Any:  # noqa: ARG002
         """The value as the record holds it, of what `plain` made."""
         return value
 
@@ -100,17 +103,34 @@ class Long(Field):
 class Float(Field):
     avro, python = "float", (float, int)
 
+    def plain(self, value: Any, *, text: bool) -> Any:
+        return finite_or_text(value) if text and isinstance(value, float) else value
 
-class Double(Field):
-    avro, python = "double", (float, int)
+    def lifted(self, value: Any, *, text: bool) -> Any:
+        return NOT_FINITE.get(value, value) if text else value
+
+
+class Double(Float):
+    avro = "double"
 
 
 class Bytes(Field):
+    """In JSON base64."""
+
     avro, python = "bytes", (bytes, str)
 
     def checked(self, name: str, value: Any) -> Any:
         held = super().checked(name, value)
         return held.encode() if isinstance(held, str) else held
+
+    def plain(self, value: Any, *, text: bool) -> Any:
+        return base64.b64encode(value).decode() if text and value is not None else value
+
+    def lifted(self, value: Any, *, text: bool) -> Any:
+        if text and isinstance(value, str):
+            with suppress(ValueError):  # else the text itself, as Pulsarlite wrote it once
+                return base64.b64decode(value, validate=True)
+        return value
 
 
 class String(Field):
@@ -150,7 +170,8 @@ class CustomEnum(Field):
             return None
         return value.value if text else value.name
 
-    def lifted(self, value: Any) -> Any:
+    def lifted(self, value: Any, *, text: bool) -> Any:
+        del text
         return self.checked("of the message", value)
 
 
@@ -173,8 +194,8 @@ class Array(Field):
     def plain(self, value: Any, *, text: bool) -> Any:
         return None if value is None else [self.of.plain(each, text=text) for each in value]
 
-    def lifted(self, value: Any) -> Any:
-        return None if value is None else [self.of.lifted(each) for each in value]
+    def lifted(self, value: Any, *, text: bool) -> Any:
+        return None if value is None else [self.of.lifted(each, text=text) for each in value]
 
 
 class Map(Field):
@@ -200,8 +221,10 @@ class Map(Field):
             return None
         return {key: self.of.plain(each, text=text) for key, each in value.items()}
 
-    def lifted(self, value: Any) -> Any:
-        return None if value is None else {k: self.of.lifted(each) for k, each in value.items()}
+    def lifted(self, value: Any, *, text: bool) -> Any:
+        if value is None:
+            return None
+        return {key: self.of.lifted(each, text=text) for key, each in value.items()}
 
 
 class _Nested(Field):
@@ -232,8 +255,8 @@ class _Nested(Field):
     def plain(self, value: Any, *, text: bool) -> Any:
         return None if value is None else _plain(value, text=text)
 
-    def lifted(self, value: Any) -> Any:
-        return None if value is None else _lifted(type(self.declared), value)
+    def lifted(self, value: Any, *, text: bool) -> Any:
+        return None if value is None else _lifted(type(self.declared), value, text=text)
 
 
 class Record:
@@ -357,7 +380,7 @@ class JsonSchema(Schema):
         return json.dumps(_plain(_of(obj, self._record), text=True)).encode()
 
     def decode(self, data: bytes) -> Record:
-        return _lifted(self._record, json.loads(data))
+        return _lifted(self._record, json.loads(data), text=True)
 
 
 class AvroSchema(Schema):
@@ -395,7 +418,7 @@ class AvroSchema(Schema):
 
     def _decoded(self, data: bytes, writer: Any) -> Any:
         value = self._avro.schemaless_reader(io.BytesIO(data), writer, self._parsed)
-        return value if self._record is None else _lifted(self._record, value)
+        return value if self._record is None else _lifted(self._record, value, text=False)
 
 
 def _of(value: Any, kind: type) -> Any:
@@ -418,10 +441,10 @@ def _plain(record: Record, *, text: bool) -> dict[str, Any]:
     return {name: fields[name].plain(each, text=text) for name, each in _values(record).items()}
 
 
-def _lifted(kind: type[Record], values: Mapping[str, Any]) -> Record:
+def _lifted(kind: type[Record], values: Mapping[str, Any], *, text: bool) -> Record:
     """A record of what `_plain` made; fields that it does not know are dropped."""
     known = {name: each for name, each in _fields_of(kind).items() if name in values}
-    return kind(**{name: each.lifted(values[name]) for name, each in known.items()})
+    return kind(**{name: each.lifted(values[name], text=text) for name, each in known.items()})
 
 
 def _is_field(value: Any) -> bool:

@@ -24,7 +24,7 @@ from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 _Convert = Callable[[Any], Any]
 
 _BOUNDS: Final = {"int": 1 << 31, "long": 1 << 63}
-_NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation, Overflow])
 """Numbers of more digits, which would be lost, are ArithmeticErrors."""
 _FLOAT_MAX: Final = 3.4028235677973366e38
@@ -179,7 +179,7 @@ def _scalar_writer(avro: AvroType, where: str, as_json: bool) -> _Convert | None
     if as_json and avro.kind == "bytes":
         return lambda value: base64.b64encode(value).decode()
     if as_json and avro.kind in ("float", "double"):
-        return _finite_or_text
+        return finite_or_text
     return None
 
 
@@ -202,7 +202,8 @@ def _fixed(value: bytes, *, size: int, where: str, as_json: bool) -> Any:
     return base64.b64encode(value).decode() if as_json else value
 
 
-def _finite_or_text(value: float) -> Any:
+def finite_or_text(value: float) -> Any:
+    """As JSON has it, which has no such numbers; NOT_FINITE is the way back."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -405,8 +406,8 @@ def _whole(node: Any, *, bound: int, where: str) -> int:
 
 
 def _real(node: Any, *, single: bool, where: str) -> float:
-    if isinstance(node, str) and node in _NOT_FINITE:
-        return _NOT_FINITE[node]
+    if isinstance(node, str) and node in NOT_FINITE:
+        return NOT_FINITE[node]
     try:
         number = float(node) if type(node) in (int, float, Decimal) else math.nan
     except OverflowError:

@@ -22,12 +22,17 @@ from pulsar_spark.connector.topic_log.news import REMOTE_BUSY_S, NewsWatch
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
 from pulsar_spark.connector.topic_log.policies import KEPT, check_creation, receive_from
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError, TopicDeletedError, TopicNotFoundError
+from pulsar_spark.errors import (
+    DataLossError,
+    InvalidOptionError,
+    TopicDeletedError,
+    TopicNotFoundError,
+)
 from pulsar_spark.options.consumer_options import dead_letter_policy
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.topic_name import TopicName, TopicPartition, is_persistent
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +74,8 @@ class SubscribedTopics:
         """Who has announced that something happens."""
         self._busy: set[str] = set()
         """The topics whose logs the last look asked."""
+        self._looked_at: set[TopicPartition] = set()
+        """The partitions whose place in a checkpoint is one of the topic's."""
         self._views: dict[TopicPartition, PartitionView] = {}
         self._partitions: dict[TopicPartition, PartitionView] | None = None
         """As of the last look; None where a topic came, went or grew since it was asked for."""
@@ -184,12 +191,36 @@ class SubscribedTopics:
         """TopicDeletedError if a topic that the options name is not the one that the offset has.
 
         Of these partitions, as far as the offset has them. One that a pattern has found again is
-        read from its beginning: no id of the old is in it.
+        read from its beginning: no id of the old is in it. DataLossError if the offset is ahead.
         """
+        abouts = list(abouts)
+        self._check_not_ahead(offset, abouts)
         named = self._named
         for topic in {each.topic for each in abouts if each.topic in named and offset.get(each)}:
             if (ledger := self._ledgers.get(topic)) is not None:
                 ledger.check_incarnation(offset.incarnations.get(topic, 0))
+
+    def _check_not_ahead(self, offset: StreamOffset, abouts: Iterable[TopicPartition]) -> None:
+        """DataLossError if the offset names ledgers that a topic is still to have.
+
+        They would be taken for read. What a run has planned itself is not looked at again.
+        """
+        for about in set(abouts) - self._looked_at:
+            held, ledger = offset.get(about), self._ledgers.get(about.topic)
+            if held is None or ledger is None:
+                continue
+            self._looked_at.add(about)
+            is_same = offset.incarnations.get(about.topic, 0) == ledger.state.incarnation
+            if not (is_same and is_persistent(about.topic)):
+                continue
+            if held.last_ledger_id >= ledger.state.next_ledger_id:
+                raise DataLossError(
+                    f"The checkpoint, or a grant, names ledger {held.last_ledger_id} of {about}, "
+                    f"and the topic's next one is {ledger.state.next_ledger_id}: an older copy of "
+                    "the root was restored, or its last log files are missing. Bring root and "
+                    "checkpoint back from one copy, or start with a new checkpoint: what is "
+                    "published next would be taken for read."
+                )
 
     def incarnations(self, offset: StreamOffset) -> dict[str, int]:
         """Of the offset's topics, which they are, if not the first of their name."""

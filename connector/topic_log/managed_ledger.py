@@ -534,12 +534,31 @@ class ManagedLedger:
                 self._check_same(ended=which(state) != which(self.state))
                 self.state = state
             self._follow()
+            self._check_no_gap()
             if self.state.number >= 0:
                 return
             if self._pointer().snapshot < 0:
                 raise TopicNotFoundError(
                     f"Topic {self.topic} does not exist in {self.store.root}. Create it, publish "
                     "to it, or check the name and serviceUrl."
+                )
+
+    def _check_no_gap(self) -> None:
+        """CorruptFileError if the log goes on behind a commit that is gone.
+
+        Who publishes would take its number. Not over a network, where a listing is a request.
+        """
+        if self.store.remote or not is_persistent(self.topic):
+            return
+        next_ = self._path(self.state.number + 1)
+        paths = (each.path for each in self.store.files(self.log_folder))
+        later = (each for each in paths if len(each) == len(next_) and each > next_)
+        if any(each.endswith(".json") for each in later):
+            is_behind = self.store.get(next_) is not None  # they came meanwhile
+            if not is_behind and self._pointer().removed <= self.state.number:
+                raise CorruptFileError(
+                    f"Log file {next_} is missing, and later ones are there. Nothing was changed; "
+                    "restore the file from a copy."
                 )
 
     def _check_same(self, *, ended: bool) -> None:

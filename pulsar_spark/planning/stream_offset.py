@@ -64,6 +64,13 @@ class PartitionOffset:
         """The cursor of the first attempt, which is a Reader's only one."""
         return self.attempts[FIRST_ATTEMPT]
 
+    @property
+    def last_ledger_id(self) -> int:
+        """The highest id of a ledger that it names; -1 if it names none."""
+        cursors = (self.origin, *self.attempts.values())
+        singles = (max(each.individually_deleted.ledger_ids, default=-1) for each in cursors)
+        return max(*(each.mark_delete_position.ledger_id for each in cursors), *singles)
+
     def planned(self, cursor: Cursor) -> PartitionOffset:
         """The offset with the first attempt's cursor moved on."""
         return replace(self, attempts={**self.attempts, FIRST_ATTEMPT: cursor})

@@ -50,7 +50,7 @@ class SparkQuery:
         known = set(self.batches)
         running = self.start(availableNow=True)
         try:
-            assert running.awaitTermination(60), "the query did not end"
+            assert running.awaitTermination(120), "the query did not end"
         finally:
             running.stop()
         return [
@@ -61,7 +61,7 @@ class SparkQuery:
         """What `run` finds, as text."""
         return [row.value.decode() for rows in self.run() for row in rows]
 
-    def wait_for(self, values: set[str], deadline_s: float = 60) -> None:
+    def wait_for(self, values: set[str], deadline_s: float = 120) -> None:
         """Until the query that runs has seen exactly these, each once."""
 
         def seen() -> bool:

@@ -52,7 +52,7 @@ class Subscriber(SparkQuery):
     def stop(self) -> None:
         """The broker is told nothing: the lease lapses. A micro-batch that runs is not cut off."""
         for each in self.running:
-            eventually(lambda each=each: not _is_processing(each), 60)  # type: ignore[misc]
+            eventually(lambda each=each: not _is_processing(each))  # type: ignore[misc]
             each.stop()
 
     def of(self, value: str) -> list[Delivery]:
@@ -68,7 +68,7 @@ class Subscriber(SparkQuery):
             assert len(found) >= count, f"seen so far: {self.deliveries}"
             return found
 
-        return eventually(enough, 60, f"{self.given['consumerName']} sees {count} messages")
+        return eventually(enough, what=f"{self.given['consumerName']} sees {count} messages")
 
     def _keep(self, batch: DataFrame, number: int) -> None:
         super()._keep(batch, number)
@@ -106,9 +106,9 @@ def backlog(root: Path | str, topic: str, subscription: str = "s") -> int:
 
 def await_backlog(root: Path | str, topic: str, expected: int, subscription: str = "s") -> None:
     eventually(
-        lambda: _is(backlog(root, topic, subscription), expected), 60,
-        f"the backlog of {topic} is {expected}",
-    )  # fmt: skip
+        lambda: _is(backlog(root, topic, subscription), expected),
+        what=f"the backlog of {topic} is {expected}",
+    )
 
 
 def await_consumers(root: Path | str, topic: str, *names: str) -> None:
@@ -118,7 +118,7 @@ def await_consumers(root: Path | str, topic: str, *names: str) -> None:
         found = [each.name for each in stats(root, topic)[0].consumers]
         return _is(sorted(found), sorted(names))
 
-    eventually(connected, 60, f"the consumers of {topic} are {names}")
+    eventually(connected, what=f"the consumers of {topic} are {names}")
 
 
 def _is_processing(query: StreamingQuery) -> bool:

@@ -406,7 +406,7 @@ def test_a_rejected_message_comes_again_and_its_error_is_in_its_dead_letter(
     loop.until_quiet()
     write(place, ids(1, ack_type=["Negative"], delay_ms=[200], error=["first"]))
     loop.until_quiet()
-    eventually(lambda: loop.turn() or told(place, Grant)[1:], 10, "the rejected message comes due")
+    eventually(lambda: loop.turn() or told(place, Grant)[1:], what="the rejected message comes due")
     loop.until_quiet()
     assert [(each.attempt, each.messages) for each in told(place, Grant)][1:] == [(1, messages(1))]
     late = ids(1, ack_type=["Negative"], attempt=[0], delay_ms=[0], error=["late"])
@@ -487,7 +487,7 @@ def test_what_a_stream_acknowledges_and_what_foreach_batch_does_is_told_once(
     options = {"checkpointLocation": str(tmp_path / "a"), "subscriptionName": "s",
                "serviceUrl": str(root)}  # fmt: skip
     query = rows.writeStream.format("pulsarlite").options(**options)
-    assert query.trigger(availableNow=True).start().awaitTermination(60)
+    assert query.trigger(availableNow=True).start().awaitTermination(120)
     assert [each.acknowledged.individually_deleted for _, each in said(place)] == [messages(0, 1)]
 
     def twice(batch: DataFrame, batch_id: int) -> None:
@@ -496,7 +496,7 @@ def test_what_a_stream_acknowledges_and_what_foreach_batch_does_is_told_once(
 
     writer = read(spark, root, stream=True).writeStream.foreachBatch(twice)
     writer = writer.option("checkpointLocation", str(tmp_path / "b"))
-    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
     assert [each.rejected for _, each in said(place)[1:]] == [(Rejection(None, messages(0, 1)),)]
 
 

@@ -99,7 +99,7 @@ def test_an_idle_broker_runs_no_micro_batch_until_a_message_comes_due(
     def batches() -> tuple[int, object]:
         return micro_batches(broker_of_module), broker_of_module.status()["batch_id"]
 
-    eventually(unchanged_for(IDLE_S, batches), 60, "the broker is idle")
+    eventually(unchanged_for(IDLE_S, batches), what="the broker is idle")
     before = micro_batches(broker_of_module)
     rejected_s = time.monotonic()
     pulsar_spark.negative_acknowledge(
@@ -108,7 +108,7 @@ def test_an_idle_broker_runs_no_micro_batch_until_a_message_comes_due(
     _, again = consumer.sees(2)
     assert again.redelivery_count == 1
     assert again.at_s - rejected_s >= 1.5
-    eventually(unchanged_for(IDLE_S, batches), 60, "the broker is idle again")
+    eventually(unchanged_for(IDLE_S, batches), what="the broker is idle again")
     assert 2 <= micro_batches(broker_of_module) - before <= 5, "rejected, due, planned, committed"
 
 
@@ -119,7 +119,7 @@ def test_the_status_of_an_idle_broker_names_the_last_micro_batch_that_it_ran(
         progress = broker_of_module.query.lastProgress
         return progress is not None and not progress["numInputRows"]
 
-    eventually(is_told_of_idleness, 60)  # Spark's report of an idle query has the next number
+    eventually(is_told_of_idleness)  # Spark's report of an idle query has the next number
     assert broker_of_module.status()["batch_id"] == micro_batches(broker_of_module) - 1
 
 
@@ -142,7 +142,7 @@ def test_a_broker_that_lost_its_checkpoint_delivers_nothing_twice_and_loses_noth
         consumer.sees(4)
         alone.sees(4)
         await_backlog(root, "t", 3)
-        eventually(lambda: stats(root, "t")[0].waiting, 60, "the rejection was taken in")
+        eventually(lambda: stats(root, "t")[0].waiting, what="the rejection was taken in")
     shutil.rmtree(checkpoint_of(broker))
     send(root, "t", ["4"])
     with standalone(spark, str(root)):

@@ -254,16 +254,16 @@ def test_a_broker_whose_workers_are_killed_serves_again_and_consumers_go_on(
         return batch is not None and value in batch.values
 
     with standalone(spark, str(root)) as broker:
-        eventually(lambda: reads("a"), 90, "the consumer is served")
+        eventually(lambda: reads("a"), what="the consumer is served")
         for number, value in enumerate("bc", 1):
             found = workers()
             assert found
             for process in found:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-            eventually(lambda number=number: broker.restarts >= number, 60)  # type: ignore[misc]
+            eventually(lambda number=number: broker.restarts >= number)  # type: ignore[misc]
             send(root, "t", [value])
-            eventually(lambda value=value: reads(value), 90, "it is served again")  # type: ignore[misc]
+            eventually(lambda value=value: reads(value), what="it is served again")  # type: ignore[misc]
         status = broker.status()
         assert status["is_active"]
         assert status["error"] is None

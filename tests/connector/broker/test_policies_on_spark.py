@@ -64,11 +64,11 @@ def test_a_broker_on_spark_carries_out_policies_and_its_successor_what_was_said_
             is_let_in(consumers, url, "few-2")
         await_backlog(root, "old", 0)
         await_backlog(root, "evicted", 0)
-        eventually(is_marked, 30, "producers know")
+        eventually(is_marked, what="producers know")
         with pytest.raises(PySparkException, match="PRODUCER_BLOCKED_QUOTA_EXCEEDED"):
             publish("full")
         send(root, "prices", ["a third one"], columns={"key": ["k"]})
-        eventually(lambda: horizon() == 2, 30, "the broker compacts")
+        eventually(lambda: horizon() == 2, what="the broker compacts")
         assert [each["value"] for each in messages(root, "prices", readCompacted=True)] == [
             b"a third one"
         ]
@@ -83,8 +83,8 @@ def test_a_broker_on_spark_carries_out_policies_and_its_successor_what_was_said_
         assert is_let_in(consumers, url, "few-2")
         await_backlog(root, "old", 1)
         publish("full")
-        eventually(lambda: not is_marked(), 30, "nobody is kept out")
-        eventually(lambda: horizon() == 3, 30, "the next broker compacts")
+        eventually(lambda: not is_marked(), what="nobody is kept out")
+        eventually(lambda: horizon() == 3, what="the next broker compacts")
         assert backlog(root, "old") == 1
 
 
@@ -98,7 +98,7 @@ def is_let_in(consumers: ExitStack, url: str, name: str) -> bool:
         return consumer.is_connected()
 
     consumers.push(consumer)
-    return eventually(answered, 60, f"{name} is answered")
+    return eventually(answered, what=f"{name} is answered")
 
 
 def _subscriptions() -> dict[TopicPartition, CreateSubscription]:

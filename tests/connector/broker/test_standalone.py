@@ -96,15 +96,16 @@ def test_a_broker_serves_is_restarted_and_goes_on_where_it_was(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("host", [(), ("--embedded",)], ids=["of Spark", "embedded"])
 def test_brokers_on_standby_take_over_from_one_that_is_killed_stands_still_or_stops(
-    tmp_path: Path,
+    tmp_path: Path, host: tuple[str, ...]
 ) -> None:
     place = Root(str(tmp_path / "root"), {})
     send(tmp_path / "root", "t", "a")
     subscribe(place)
     expected = [(0, 0)]
     with ExitStack() as all_ended:
-        begin = partial(_Standby.begin, tmp_path, all_ended)
+        begin = partial(_Standby.begin, tmp_path, all_ended, host)
 
         def serves(broker: _Standby) -> None:
             until(place, expected, broker.is_alive)
@@ -136,18 +137,18 @@ def test_brokers_on_standby_take_over_from_one_that_is_killed_stands_still_or_st
 class _Standby:
     """A process `pulsarlite standalone --standby`, whose output is in a file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: tuple[str, ...]) -> None:
         self._output = Path(tempfile.mkstemp(dir=folder)[1])
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pulsar_spark",
-                 "standalone", "--standby", "--service-url", "root"],
+                 "standalone", "--standby", "--service-url", "root", *host],
                 cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
     @staticmethod
-    def begin(folder: Path, all_ended: ExitStack) -> _Standby:
-        broker = _Standby(folder)
+    def begin(folder: Path, all_ended: ExitStack, host: tuple[str, ...]) -> _Standby:
+        broker = _Standby(folder, host)
         all_ended.callback(broker.kill)
         return broker
 
@@ -158,7 +159,7 @@ class _Standby:
         return self.process.poll() is None
 
     def eventually_says(self, text: str, times: int = 1) -> None:
-        eventually(lambda: self.said().count(text) >= times, 120, f"{text!r} is said")
+        eventually(lambda: self.said().count(text) >= times, what=f"{text!r} is said")
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -167,7 +168,7 @@ class _Standby:
 
     def ends_in_order(self) -> bool:
         os.kill(self.process.pid, signal.SIGTERM)
-        return self.process.wait(timeout=60) == 0
+        return self.process.wait(timeout=180) == 0
 
 
 def test_what_spark_lacks_is_said_before_the_broker_starts(

@@ -32,5 +32,5 @@ def test_a_client_shares_a_subscription_with_a_streaming_query(
             mine.append(str(message.message_id()))
             return bool(query.seen)
 
-        eventually(both_have_some, 120)
+        eventually(both_have_some)
         assert len(mine) == len(set(mine))

@@ -9,7 +9,13 @@ import pytest
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.system.lease import LEASES
-from pulsar_spark.errors import ConsumerNotConnectedError, StorageError, TopicNotFoundError
+from pulsar_spark.connector.system.system_topics import COMMANDS, SystemTopic
+from pulsar_spark.errors import (
+    ConsumerNotConnectedError,
+    InvalidCursorPositionError,
+    StorageError,
+    TopicNotFoundError,
+)
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
@@ -62,6 +68,40 @@ def test_a_large_message_is_put_together_and_acknowledged_as_a_whole(host: Host,
     mine.acknowledge(*whole)
     host.run()
     assert backlog(host) == 0
+
+
+def test_acknowledgements_go_along_with_what_is_taken_next_or_wait_for_their_time(
+    host: Host,
+) -> None:
+    with host.producer({"topic": "t"}) as sends:
+        for value in (b"a", b"b", b"c"):
+            sends.send(value)
+    options = {"topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"}
+    mine = host.subscribe(options, acknowledgment_group_time_ms=100)
+    commands = SystemTopic(host.root, COMMANDS)
+    for left in (3, 2, 1):
+        before = commands.refresh()
+        message = mine.receive()
+        assert message is not None
+        assert commands.refresh() == before + 1
+        host.broker.until_quiet()
+        assert backlog(host) == left
+        mine.acknowledge(message)
+    host.clock.advance(100)
+    host.broker.until_quiet()
+    assert backlog(host) == 0
+
+
+def test_an_acknowledgement_that_is_refused_loses_nothing_of_what_is_taken_with_it(
+    host: Host,
+) -> None:
+    send(host.root.service_url, "t", [b"a"])
+    options = {"topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"}
+    mine = host.subscribe(options, acknowledgment_group_time_ms=100)
+    mine.acknowledge(ReceivedMessage(None, (77, 0, 0, 0), "persistent://public/default/t"))
+    with pytest.raises(InvalidCursorPositionError, match="was never published"):
+        mine.receive()
+    assert [each.value for each in received(host, mine)] == [b"a"]
 
 
 def test_of_two_that_share_each_gets_whole_messages_and_none_is_lost(host: Host) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
+from pulsar_spark.connector.schema.schema_records import record_decoder, record_encoder
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.errors import StorageError
@@ -21,6 +23,8 @@ from pulsar_spark.pulsar.schema import (
     Boolean,
     Bytes,
     CustomEnum,
+    Double,
+    Float,
     Integer,
     JsonSchema,
     Map,
@@ -351,6 +355,32 @@ def test_a_record_comes_back_as_it_was_sent(client: pulsar.Client, kind: Any) ->
     assert message.value() == ORDER
     assert (message.value().part.weight, message.value().note) == (1, "none")
     assert message.schema_version() == "\0" * 8
+
+
+class Sample(Record):
+    raw = Bytes()
+    raws = Array(Bytes())
+    by_name = Map(Bytes())
+    ratio = Float()
+    exact = Double()
+
+
+@pytest.mark.parametrize("kind", [JsonSchema, AvroSchema])
+@pytest.mark.parametrize("raw", [b"abcd", b"\xff\0", b""])
+@pytest.mark.parametrize("number", [1.5, math.inf, -math.inf])
+def test_a_sink_and_the_client_read_each_others_records(
+    kind: Any, raw: bytes, number: float
+) -> None:
+    schema = kind(Sample)
+    values = {"raw": raw, "raws": [raw], "by_name": {"k": raw}, "ratio": number, "exact": number}
+    sent = Sample(**values)  # type: ignore[arg-type]
+    read = record_decoder(schema.info, schema.info)(schema.encode(sent))
+    assert read | {"by_name": dict(read["by_name"])} == values
+    assert schema.decode(record_encoder(schema.info)(values)) == sent
+
+
+def test_bytes_of_json_may_be_the_text_that_the_client_wrote_once() -> None:
+    assert JsonSchema(Sample).decode(b'{"raw": "no base64"}').raw == b"no base64"  # type: ignore[attr-defined]
 
 
 def test_a_record_within_another_begins_as_it_was_declared() -> None:

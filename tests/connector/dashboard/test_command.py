@@ -41,11 +41,11 @@ def test_it_says_its_url_serves_and_ends_well_with_ctrl_c(tmp_path: Path) -> Non
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
     with served(tmp_path) as (process, url):
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?key=[\w-]{20,}", url)
-        with browser.open(url, timeout=30) as answer:
+        with browser.open(url, timeout=120) as answer:
             assert ">orders</a>" in answer.read().decode()
             assert answer.url == url.partition("?")[0], "the key does not stay in the history"
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=120)
         assert (process.returncode, output, errors) == (0, "", "")
 
 

@@ -213,7 +213,7 @@ def test_foreach_batch_publishes_and_acknowledges_once(
 
     writer = read(spark, root, stream=True).writeStream.foreachBatch(twice)
     writer = writer.option("checkpointLocation", str(tmp_path / "c"))
-    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
     assert sorted(values(root, "results")) == sorted([*numbers(0, 8), "1"])
     assert sorted(values(root, "other")) == numbers(0, 8)
     first, second = said(root)

@@ -385,7 +385,7 @@ def test_a_child_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> Non
         pid = int(worker.stdout.readline())
         worker.kill()
         worker.wait()
-    eventually(lambda: not _lives(pid), 10, "the child ends")
+    eventually(lambda: not _lives(pid), what="the child ends")
 
 
 def test_errors_of_processing_end_in_the_dead_letter(
@@ -444,7 +444,7 @@ def test_a_stream_is_processed_and_goes_on_behind_a_message_that_kills_its_proce
     writer = rows.writeStream.format("pulsarlite").options(
         serviceUrl=str(root), subscriptionName="s", checkpointLocation=str(tmp_path / "c")
     )
-    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
     ((_, report),) = commands(Root(str(root), {}))
     assert str(report.acknowledged.individually_deleted) == "0:0-3,6-9"
     ((rejected,), (later,)) = report.rejected, report.reconsume_later

@@ -86,7 +86,7 @@ def test_several_versions_are_read_in_one_micro_batch(
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True).start()
     )  # fmt: skip
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(120)
     rows = spark.table(f"several_{name.lower()}").orderBy("id").collect()
     assert [tuple(row) for row in rows] == [(1, None, 0), (2, "b", 1), (3, None, 0)]
     older = spark.read.format("pulsarlite").schema("value struct<id:bigint>")
@@ -108,7 +108,7 @@ def test_a_typed_stream_goes_on_from_its_checkpoint_also_with_a_newer_schema(
         rows = frame.json(str(source)).selectExpr(f"struct({fields}) as value", "note as key")
         writer = rows.writeStream.format("pulsarlite").options(topic="t", schemaType=name, **given)
         writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        assert writer.start(str(root)).awaitTermination(60)
+        assert writer.start(str(root)).awaitTermination(120)
 
     run(0, "id, tags")
     run(1, "id, tags")
@@ -153,7 +153,7 @@ def test_a_schema_that_does_not_fit_is_refused_and_nothing_is_stored(
     with pytest.raises(PySparkException, match=r"INCOMPATIBLE_SCHEMA.*Nothing was published"):
         stream.writeStream.format("pulsarlite").options(
             topic="t", schemaType="STRING", checkpointLocation=str(tmp_path / "c")
-        ).start(str(root)).awaitTermination(60)
+        ).start(str(root)).awaitTermination(120)
     other = spark.sql("select 'a' as value, 't' as topic")
     with pytest.raises(PySparkException, match="exists schema type JSON, new schema type STRING"):
         write(other, root, schemaType="STRING", topic="u")  # seen only by the task
@@ -180,7 +180,7 @@ def test_a_sink_without_a_schema_is_refused_where_validation_is_enforced(
     with pytest.raises(PySparkException, match=why):
         stream.writeStream.format("pulsarlite").options(
             topic="t", checkpointLocation=str(tmp_path / "c")
-        ).start(str(root)).awaitTermination(60)
+        ).start(str(root)).awaitTermination(120)
     with (
         pytest.raises(IncompatibleSchemaError, match="give schemaType"),
         pulsar_spark.transaction(service_url=str(root)) as txn,

@@ -176,11 +176,11 @@ def test_a_waiting_sink_publishes_when_the_owner_is_gone(root: Path) -> None:
         registry = ProducerRegistry.from_json_value(ledger.state.producers)
         return bool(registry.waiting)
 
-    eventually(waits, 10, "the second sink waits")
+    eventually(waits, what="the second sink waits")
     owner.publish("owner 2")
     assert owner.claim is not None
     publish(owner.root, owner.write("owner 3"), ("owner", 999), owner.claim, leaves=True)
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
     assert values(root) == ["owner 1", "owner 2", "owner 3", "waiting 1"]
 
@@ -229,7 +229,7 @@ def test_an_owner_whose_lease_is_over_makes_room(root: Path) -> None:
             return False
         return True
 
-    eventually(has_it, 10, "the lease is over")
+    eventually(has_it, what="the lease is over")
     other.publish("other 1")
     with pytest.raises(ProducerFencedError):
         owner.publish("owner 2")
@@ -303,7 +303,7 @@ def test_spark_s_queries_are_fenced_by_their_runs(
         frame = spark.readStream.schema("value string").json(str(tmp_path / "in" / f"{query}*"))
         writer = frame.writeStream.format("pulsarlite").options(topic="t", accessMode=mode)
         writer = writer.option("checkpointLocation", str(tmp_path / query))
-        assert writer.trigger(availableNow=True).start(str(root)).awaitTermination(60)
+        assert writer.trigger(availableNow=True).start(str(root)).awaitTermination(120)
 
     run("a", 1, "Exclusive")
     with pytest.raises(PySparkException, match="existing exclusive producer"):

@@ -77,13 +77,13 @@ def test_a_stream_is_written_once_across_a_checkpoint_restart(
         add_input(
             source, str(number), {"value": f"{number}a"}, {"value": f"{number}b", "topic": "u"}
         )
-        assert stream(spark, source, root, checkpoint).awaitTermination(60)
+        assert stream(spark, source, root, checkpoint).awaitTermination(120)
     assert (values(root), values(root, "u")) == (["0a", "1a"], ["0b", "1b"])
     # As if the process had been killed after the sink's commit and before Spark's own.
     for name in ("1", ".1.crc"):
         (checkpoint / "commits" / name).unlink()
     add_input(source, "2", {"value": "2a"})
-    assert stream(spark, source, root, checkpoint).awaitTermination(60)
+    assert stream(spark, source, root, checkpoint).awaitTermination(120)
     assert (values(root), values(root, "u")) == (["0a", "1a", "2a"], ["0b", "1b"])
 
 
@@ -103,7 +103,7 @@ def test_a_stream_with_another_checkpoint_is_another_query(
 ) -> None:
     add_input(tmp_path / "in", "0", {"value": "a"})
     for number in range(2):
-        assert stream(spark, tmp_path / "in", root, tmp_path / f"{number}").awaitTermination(60)
+        assert stream(spark, tmp_path / "in", root, tmp_path / f"{number}").awaitTermination(120)
     assert values(root) == ["a", "a"]
 
 
@@ -142,7 +142,7 @@ def test_only_append_mode_is_taken(
     writer = counted.writeStream.format("pulsarlite").outputMode(mode)
     writer = writer.options(serviceUrl=str(root), topic="t", checkpointLocation=str(tmp_path / "c"))
     with pytest.raises(PySparkException) as caught:
-        writer.trigger(availableNow=True).start().awaitTermination(60)
+        writer.trigger(availableNow=True).start().awaitTermination(120)
     assert "append" in str(caught.value).lower()
     assert files_below(root) == {}
 
@@ -165,7 +165,7 @@ def test_a_topic_is_copied_to_another_in_several_micro_batches(
     frame = source.load(str(root)).select("value", "key", "properties", "event_time")
     writer = frame.writeStream.format("pulsarlite").options(topic="copy", numPartitions="2")
     writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
-    assert writer.start(str(root)).awaitTermination(60)
+    assert writer.start(str(root)).awaitTermination(120)
     assert sorted(map(int, values(root, "copy"))) == list(range(5000))
     assert ledger_of(root, "copy").state.number >= 3, "a commit for each micro-batch"
     assert ledger_of(root, "copy").state.partitions == 2
@@ -206,7 +206,7 @@ def test_both_sinks_take_the_same_options_and_publish_the_same(
     frame = spark.readStream.schema(schema).json(str(tmp_path / "in"))
     writer = frame.writeStream.format("pulsarlite").options(topic="stream", **options)
     writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
-    assert writer.start(str(root)).awaitTermination(60)
+    assert writer.start(str(root)).awaitTermination(120)
     found = []
     for topic in ("batch", "stream"):
         messages = Run(root, topic=topic, startingOffsets="earliest", includeProperties=True).all()

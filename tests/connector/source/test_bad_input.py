@@ -224,7 +224,7 @@ def test_a_streaming_sink_refuses_before_its_first_batch(
     writer = frame.writeStream.format("pulsarlite").option("topic", "flights")
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     with refused(root, "Column payload is none of a message's", "rename the column"):
-        writer.trigger(availableNow=True).start(str(root)).awaitTermination(60)
+        writer.trigger(availableNow=True).start(str(root)).awaitTermination(120)
 
 
 # -- names that try to lead out of the root ------------------------------------------------------

@@ -37,6 +37,6 @@ def test_a_topic_on_s3_is_written_and_read_by_streams_and_batches(
     )
     source = source.options(topic="copy", checkpointLocation=str(tmp_path / "copy"))
     for _ in range(2):
-        assert source.trigger(availableNow=True).start(s3_root.root).awaitTermination(60)
+        assert source.trigger(availableNow=True).start(s3_root.root).awaitTermination(120)
     copy = spark.read.format("pulsarlite").options(topic="copy", **storage).load(s3_root.root)
     assert sorted(int(row.value) for row in copy.collect()) == list(range(3000))

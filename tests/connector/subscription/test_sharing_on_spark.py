@@ -22,7 +22,7 @@ from tests.connector.topics import numbers, send
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SHORT = {"leaseTimeout": "3s"}
+SHORT = {"leaseTimeout": "6s"}
 """A consumer that says nothing is given up after that."""
 LOW, HIGH = "0-32767", "32768-65535"
 
@@ -82,7 +82,7 @@ def test_when_the_active_query_fails_the_other_gets_all_that_is_left_in_order(
     active.fails_at = max(active.batches) + 2
     send(served, topic, numbers(0, 6))
     with pytest.raises(StreamingQueryException, match="as it was told to"):
-        running.awaitTermination(60)
+        running.awaitTermination(120)
     assert active.seen == ["first", *numbers(0, 2)]
     assert [row.value for row in active.batches[active.fails_at]] == [b"2", b"3"]
     other.sees(4)
@@ -98,7 +98,7 @@ def test_when_the_active_query_ends_in_order_the_other_goes_on_at_once(
     send(served, topic, numbers(0, 4))
     joined = threading.Event()
     given = {"subscriptionType": "Failover"}
-    active = subscriber("active", lambda *_: joined.wait(60), leaseTimeout="5m", **given)
+    active = subscriber("active", lambda *_: joined.wait(240), leaseTimeout="5m", **given)
     running = active.start(availableNow=True)
     active.sees(4)
     other = subscriber("other", priorityLevel=1, **given)
@@ -106,7 +106,7 @@ def test_when_the_active_query_ends_in_order_the_other_goes_on_at_once(
     await_consumers(served, topic, "active", "other")
     send(served, topic, numbers(4, 7))
     joined.set()
-    assert running.awaitTermination(60)
+    assert running.awaitTermination(120)
     other.sees(3)
     assert active.seen == numbers(0, 4), "what was there at its start"
     assert other.seen == numbers(4, 7)

@@ -134,7 +134,7 @@ def test_the_progress_of_each_micro_batch_tells_the_backlog_of_each_topic(
     monkeypatch.setattr(query, "_keep", wait)
     running = query.start(availableNow=True)
     try:
-        assert running.awaitTermination(60)
+        assert running.awaitTermination(120)
     finally:
         running.stop()
     told = [
@@ -213,7 +213,7 @@ def test_a_rejected_message_comes_again_with_its_attempt_and_count_and_so_in_a_r
         rejected = PositionSet.of_batch((0, 0), 6, 0b000110)
         tell(root, Report("s", rejected=(Rejection(0, rejected),)))
         with pytest.raises(StreamingQueryException, match="as it was told to"):
-            running.awaitTermination(30)
+            running.awaitTermination(120)
     finally:
         running.stop()
     again = query.batches.pop(2)
@@ -302,7 +302,7 @@ def test_an_older_run_under_the_same_name_stops_with_an_error(
     newer = consume("two", consumerName="c").start()
     try:
         with pytest.raises(StreamingQueryException, match=r"CONSUMER_REPLACED.*newer run"):
-            running.awaitTermination(30)
+            running.awaitTermination(120)
         assert newer.isActive
     finally:
         newer.stop()

@@ -144,7 +144,7 @@ def test_what_kills_the_worker_is_found_and_all_else_is_delivered_once(
             .start()
         )
         try:
-            assert query.awaitTermination(90), "the query did not end"
+            assert query.awaitTermination(120), "the query did not end"
         except StreamingQueryException:
             return False
         return True

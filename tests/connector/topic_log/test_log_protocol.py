@@ -394,6 +394,22 @@ def test_a_torn_last_log_file_is_refused_and_never_skipped(world: World, torn: b
     assert world.first.store.get(f"{FOLDER}/{log_file(2)}") == torn, "nothing stored is harmed"
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_log_with_a_gap_is_refused_and_nobody_takes_the_number(world: World, lost: int) -> None:
+    store = world.first.store
+    for value in ("a", "b", "c"):
+        publish(world.first, value)
+    path = f"{FOLDER}/{log_file(lost)}"
+    data = store.get(path)
+    assert data is not None
+    store.delete(path)
+    if not store.remote:  # there it would be a request more
+        with pytest.raises(CorruptFileError, match=f"{lost}.json is missing, and later ones"):
+            world.open()
+    store.put_if_absent(path, data)
+    assert values_of(world.open()) == ["a", "b", "c"]
+
+
 def test_a_commit_of_a_future_version_stops_readers_and_writers(world: World) -> None:
     world.first.store.put_if_absent(f"{FOLDER}/{log_file(1)}", b'{"version":3}')
     with pytest.raises(FutureVersionError, match="Update Pulsarlite"):

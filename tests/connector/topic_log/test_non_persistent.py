@@ -281,7 +281,7 @@ def test_on_spark_a_stream_reads_while_it_is_connected(
     source = query(topic=TICKS)
     running = source.start()
     try:
-        eventually(lambda: bool(source.batches), 60, "the query is connected")
+        eventually(lambda: bool(source.batches), what="the query is connected")
         publish(b"a")
         source.wait_for({"a"})
     finally:
