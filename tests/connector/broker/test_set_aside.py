@@ -404,7 +404,7 @@ def test_a_batch_that_took_effect_before_it_failed_is_what_the_broker_goes_on_wi
     with Host() as host:
         producer = host.producer({"topic": "t"})
         producer.send(b"m")
-        commit, read, calls = embedded_broker.commit_batch, broker_input._rows_said, []
+        commit, read, calls = broker_sink.commit_batch, broker_input._rows_said, list[str]()
 
         def committed_and_failed(*given: Any) -> None:
             commit(*given)

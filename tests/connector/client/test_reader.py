@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_spark import pulsar
 from pulsar_spark.connector.client import reader
+from pulsar_spark.connector.source import received_message
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
@@ -123,7 +124,7 @@ def test_what_could_not_be_read_to_its_end_is_read_again_and_no_message_twice(
 ) -> None:
     send(client, b"a", b"b")
     mine = client.create_reader("t", pulsar.MessageId.earliest)
-    read = reader.read_between
+    read = received_message.read_between
 
     def broken_off(*given: Any) -> Iterator[Any]:
         yield next(read(*given))
