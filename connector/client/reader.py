@@ -75,7 +75,8 @@ class MessageReader:
                 if planned is None:
                     return False
                 self._run.planned()
-                self._queue.extend(read_between(self._run.topics, self._offset, planned))
+                taken = list(read_between(self._run.topics, self._offset, planned))
+                self._queue.extend(taken)  # all or none: after a fault they are read again
                 self._offset = planned
             return True
 
@@ -244,7 +245,13 @@ class TableView(Shown):
         if not key:
             return
         with self._lock:
-            value = message.value()
+            try:
+                value = message.value()
+            except Exception:  # noqa: BLE001 - a value that does not fit keeps no other out
+                text = "The table view of %s has no value for key %r: message %s can't be decoded"
+                _log.warning(text, self._topic, key, message.message_id(), exc_info=True)
+                self._values.pop(key, None)
+                return
             if message.data():
                 self._values[key] = value
             else:

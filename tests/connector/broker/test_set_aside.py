@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pulsar_spark.broker.step import step
-from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
+from pulsar_spark.connector.broker import (
+    broker_input,
+    broker_sink,
+    broker_source,
+    embedded_broker,
+)
 from pulsar_spark.connector.broker.broker_query import LASTING
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.system.hosted_topics import last_shards
@@ -36,6 +41,7 @@ from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run, messages
 from tests.connector.topics import ledger_of, send
+from tests.scenarios.host import Host
 
 FULL = "persistent://public/default/"
 GOOD, BAD = TopicPartition(f"{FULL}good", 0), TopicPartition(f"{FULL}bad", 0)
@@ -389,3 +395,37 @@ def test_a_state_from_before_there_were_such_offsets_is_taken_up(
     send(place.service_url, BAD.topic, ["b"])
     fresh.until_quiet()
     assert grants(place, BAD) == 2
+
+
+def test_a_batch_that_took_effect_before_it_failed_is_what_the_broker_goes_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its second try can't read a log for a moment; what the first one said stands."""
+    with Host() as host:
+        producer = host.producer({"topic": "t"})
+        producer.send(b"m")
+        commit, read, calls = broker_sink.commit_batch, broker_input._rows_said, list[str]()
+
+        def committed_and_failed(*given: Any) -> None:
+            commit(*given)
+            calls.append("commit")
+            if len(calls) == 1:
+                raise StorageError("What it trims could not be deleted.")
+
+        def unreadable_once(*given: Any, **named: Any) -> Iterator[Any]:
+            if calls == ["commit"]:
+                raise StorageError("The log is away for a moment.")
+            return read(*given, **named)
+
+        monkeypatch.setattr(embedded_broker, "commit_batch", committed_and_failed)
+        monkeypatch.setattr(broker_input, "_rows_said", unreadable_once)
+        options = {"topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"}
+        with pytest.raises(StorageError):
+            host.subscribe(options)
+        host.run()
+        assert calls[:2] == ["commit", "commit"]
+        producer.send(b"n")
+        host.run()
+        state = host.state(TopicPartition("persistent://public/default/t", 0))
+        assert [each.messages for each in state.ledgers] == [1, 1]
+        assert state.subscriptions["s"].cursor.backlog(state.ledgers) == 2

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pulsar_spark import pulsar
+from pulsar_spark.connector.client import reader
+from pulsar_spark.connector.source import received_message
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import StorageError
+from pulsar_spark.pulsar import schema as pulsar_schema
 from pulsar_spark.topic_name import TopicName
 from tests.connector.client.clients import all_of, python, received
 
@@ -111,3 +117,36 @@ def test_what_was_published_twice_or_taken_back_is_not_read(client: pulsar.Clien
     client.create_producer("t").add(transaction, b"never")
     transaction.abort()
     assert received(client.create_reader("t", pulsar.MessageId.earliest), 0) == [b"1", b"2"]
+
+
+def test_what_could_not_be_read_to_its_end_is_read_again_and_no_message_twice(
+    client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(client, b"a", b"b")
+    mine = client.create_reader("t", pulsar.MessageId.earliest)
+    read = received_message.read_between
+
+    def broken_off(*given: Any) -> Iterator[Any]:
+        yield next(read(*given))
+        raise StorageError("The line goes dead.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "read_between", broken_off)
+        with pytest.raises(pulsar.ReadError):
+            mine.read_next(0)
+    assert received(mine) == [b"a", b"b"]
+
+
+def test_a_value_that_does_not_fit_keeps_no_other_out_of_a_table_view(
+    client: pulsar.Client,
+) -> None:
+    class Order(pulsar_schema.Record):
+        id = pulsar_schema.String()
+
+    schema = pulsar_schema.JsonSchema(Order)
+    producer = client.create_producer("t", schema=schema)
+    producer.send(Order(id="1"), partition_key="good")
+    vars(schema)["encode"] = bytes  # as a producer that does not look
+    client.create_producer("t", schema=schema).send(b"{", partition_key="bad")
+    view = client.create_table_view("t", schema=pulsar_schema.JsonSchema(Order))
+    assert (view.get("good"), view.get("bad"), len(view)) == (Order(id="1"), None, 1)
