@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from pulsar_spark.connector.notebooks.drawing import ACKNOWLEDGED, HELD, UNREAD, WAITING, strip_text
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.system.hosted_topics import last_shards
+from pulsar_spark.connector.system.hosted_topics import hosted_states
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError, ServerError
-from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.options.option_values import Delay, milliseconds_of
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
@@ -204,11 +203,7 @@ def topic_stats(root: Root, topic: TopicName) -> TopicStats:
 
 def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStats]:
     """All subscriptions that the broker knows of, or those of one topic, by partition and name."""
-    dispatch = SystemTopic(root, DISPATCH)
-    stop = dispatch.refresh()
-    brokers = last_shards(dispatch, stop)[1] if stop else {}
-    chosen = (about for about in sorted(brokers) if topic in (None, about.topic))
-    states = {about: from_shards(brokers[about]) for about in chosen}
+    states = hosted_states(root, lambda about: topic in (None, about.topic))
     return [
         _stats(about, state, name)
         for about, state in states.items()

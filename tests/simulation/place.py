@@ -6,20 +6,26 @@ out, which takes nearly all of the time elsewhere.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 
-from pulsar_spark.connector.broker import broker_input, broker_sink, broker_source, embedded_broker
+from pulsar_spark.connector.broker import broker_sink
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.subscription import subscription_client
-from pulsar_spark.connector.system import subscription_admin
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, StoredRecord
+from pulsar_spark.connector.system.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    StoredRecord,
+    SystemTopic,
+)
 from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST
@@ -261,12 +267,8 @@ class Place:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Meanwhile this is what the product's code finds."""
-        hosts = (
-            broker_input, broker_sink, broker_source, embedded_broker, subscription_admin,
-            subscription_client,
-        )  # fmt: skip
         with ExitStack() as stack:
-            for module in hosts:
+            for module in who_names(SystemTopic):
                 stack.enter_context(mock.patch.object(module, "SystemTopic", self.system_topic))
             for module, name, stands_in in (
                 (broker_sink, "write_letters", self.write_letters),
@@ -275,6 +277,15 @@ class Place:
             ):
                 stack.enter_context(mock.patch.object(module, name, stands_in))
             yield
+
+
+def who_names(real: type) -> list[ModuleType]:
+    """The product's modules that have imported it: none may meet the real one here."""
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("pulsar_spark.") and vars(module).get(real.__name__) is real
+    ]
 
 
 def in_rows(about: TopicPartition, ledger: LedgerInfo, rows: Any) -> Iterator[Message]:
