@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.connector.system.lease import Lease
+from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.hosting.broker_rows import ASIDE
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.positions.position import LATEST
 from pulsar_spark.protocol.commands import Seek
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.dead_letter import ORIGIN_MESSAGE_ID, REAL_TOPIC
 from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import Message, Run
@@ -441,23 +443,20 @@ class Oracle:
         }  # fmt: skip
 
     def _check_states(self, broker: EmbeddedBroker) -> None:
-        for key, hosted in broker.brokers.items():
-            if hosted.state is not None:
-                try:
-                    hosted.state.check()
-                except AssertionError as error:
-                    self.fail(f"the broker of {key} holds {error}")
+        for key, state in _states(broker).items():
+            try:
+                state.check()
+            except AssertionError as error:
+                self.fail(f"the broker of {key} holds {error}")
         for row in broker.done:
             if row.kind == ASIDE and b"schedule" not in row.data:
                 self.fail(f"{row.topic}-{row.partition} was set aside: {row.data.decode()}")
 
     def _follow_consumers(self, broker: EmbeddedBroker) -> None:
-        there = {key for key, hosted in broker.brokers.items() if hosted.state is not None}
-        now = {key: each for key, each in self.known.items() if key[:2] not in there}
-        for topic, partition in there:
-            hosted = broker.brokers[topic, partition]
-            assert hosted.state is not None
-            for subscription in hosted.state.subscriptions.values():
+        states = _states(broker)
+        now = {key: each for key, each in self.known.items() if key[:2] not in states}
+        for (topic, partition), state in states.items():
+            for subscription in state.subscriptions.values():
                 for each in subscription.consumers.values():
                     now[topic, partition, subscription.name, each.name] = each.incarnation
         for key, incarnation in self.known.items():
@@ -513,6 +512,15 @@ class Oracle:
                 if mine and not (done and seen) and each.id not in followed.passed:
                     found.append((followed.name, each))
         return found
+
+
+def _states(broker: EmbeddedBroker) -> dict[tuple[str, int], BrokerState]:
+    """Those too that it has found stored, and not decoded yet."""
+    return {
+        key: from_shards(hosted.shards) if hosted.state is None else hosted.state
+        for key, hosted in broker.brokers.items()
+        if hosted.shards
+    }
 
 
 def id_of(row: Any) -> Id:
