@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Id = tuple[str, int, int, int, int]
 """Topic, partition, ledger, entry, batch index."""
+States = dict[tuple[str, int], BrokerState]
+"""(topic, partition) -> its broker's state."""
 MOST_BEGUN = 3
 """A batch that was begun so often may be withheld: its messages are tried apart."""
 FOREVER = 1 << 60
@@ -424,8 +426,9 @@ class Oracle:
 
     def begun_anew(self, broker: EmbeddedBroker) -> None:
         """It has perhaps repeated a batch. What that had set aside it says at its first turn."""
-        self._check_states(broker)
-        self._follow_consumers(broker)
+        states = _states(broker)
+        self._check_states(broker, states)
+        self._follow_consumers(states)
         self.look()
 
     def _pass(self, followed: Followed, asked: Asked) -> None:
@@ -442,18 +445,17 @@ class Oracle:
             if asked.passes(each, last_earlier.get(each.id[:2]))
         }  # fmt: skip
 
-    def _check_states(self, broker: EmbeddedBroker) -> None:
-        for key, state in _states(broker).items():
-            try:
+    def _check_states(self, broker: EmbeddedBroker, states: States) -> None:
+        try:
+            for state in states.values():
                 state.check()
-            except AssertionError as error:
-                self.fail(f"the broker of {key} holds {error}")
+        except AssertionError as error:
+            self.fail(f"the broker of {state.topic} {state.partition} holds {error}")
         for row in broker.done:
             if row.kind == ASIDE and b"schedule" not in row.data:
                 self.fail(f"{row.topic}-{row.partition} was set aside: {row.data.decode()}")
 
-    def _follow_consumers(self, broker: EmbeddedBroker) -> None:
-        states = _states(broker)
+    def _follow_consumers(self, states: States) -> None:
         now = {key: each for key, each in self.known.items() if key[:2] not in states}
         for (topic, partition), state in states.items():
             for subscription in state.subscriptions.values():
@@ -514,8 +516,8 @@ class Oracle:
         return found
 
 
-def _states(broker: EmbeddedBroker) -> dict[tuple[str, int], BrokerState]:
-    """Those too that it has found stored, and not decoded yet."""
+def _states(broker: EmbeddedBroker) -> States:
+    """Of what it hosts. Those too that it has found stored, and not decoded yet."""
     return {
         key: from_shards(hosted.shards) if hosted.state is None else hosted.state
         for key, hosted in broker.brokers.items()
