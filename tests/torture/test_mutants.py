@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_spark.broker import retention, topic_subscriptions
 from pulsar_spark.connector.broker import broker_source
+from pulsar_spark.connector.broker.broker_input import BatchInput
 from pulsar_spark.connector.broker.planned_batch import PlannedBatch
 from pulsar_spark.connector.sink import publishing, stream_writer
 from pulsar_spark.connector.subscription import subscription_client
@@ -113,7 +114,12 @@ def redelivers_before_the_delay_is_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PositionMap, "split", lambda self, now_ms: original(self, now_ms + 60_000))
 
 
+def steps_again_what_has_happened(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BatchInput, "_with_what_happened", lambda _, rows: iter(rows))
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    steps_again_what_has_happened,
     sees_no_growth_behind_a_subscriber,
     withholds_no_batch,
     forgets_what_it_withheld,
