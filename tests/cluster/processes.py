@@ -43,10 +43,7 @@ class Process:
             ended = self.process.poll() is not None
             return ended or self.said().count(text) >= times
 
-        try:
-            eventually(says_or_ended, DEADLINE_S, f"{self.name} says {text!r}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}; it said: {self.said()[-3000:]}") from error
+        eventually(says_or_ended, DEADLINE_S, f"{self.name} says {text!r}")
         has_said = self.said().count(text) >= times
         assert has_said, f"{self.name} ended: {self.said()[-3000:]}"
 
