@@ -157,7 +157,7 @@ def configuration(
 
 def _check(settings: Iterable[str]) -> None:
     for name in settings:
-        if not name.startswith("spark."):  # Spark itself would warn, and go on without
+        if "." not in name:  # Spark itself would warn, and go on without
             raise InvalidOptionError(
                 f"session() takes app_name, master, message_bytes, and Spark's settings, such as "
                 f'**{{"spark.sql.shuffle.partitions": 8}}. {name} is none of these.'
