@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from itertools import groupby
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -27,8 +29,11 @@ from pulsar_spark.connector.system.system_topics import (
     SystemTopic,
 )
 from pulsar_spark.errors import TopicNotFoundError
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Report
 from pulsar_spark.topic_log.ledger_commit import Application, Commit
 from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -263,6 +268,20 @@ class Place:
             ledger = ledgers.get(ledger_id)
             if ledger is not None:
                 yield from in_rows(about, ledger, np.flatnonzero(held.row_mask(ledger)))
+
+    def acknowledge(self, subscription: str, messages: Iterable[Message]) -> None:
+        """As a sink does: of trimmed ledgers nothing."""
+        records = []
+        for about, mine in groupby(sorted(messages), key=itemgetter(0)):
+            ledgers = self.topics[about.topic].state.ledgers(about.partition)
+            done = PositionSet.union_of(
+                PositionSet.of_batch((ledger_id, entry), ledger.batch_sizes.size_of(entry), 1 << n)
+                for _, ledger_id, entry, n in mine
+                if (ledger := ledgers.get(ledger_id)) is not None
+            )
+            report = Report(subscription, epoch=None, acknowledged=Cursor().acknowledge(done))
+            records.append(Record.of(about, subscription, report))
+        self.commands.append(records)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
