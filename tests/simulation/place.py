@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pulsar_spark.connector.broker import broker_sink
+from pulsar_spark.connector.sink.message_writer import WrittenTopic
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.system.system_topics import (
@@ -127,6 +128,20 @@ class _Columns:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class Letters:
+    """Stands for the `ManagedLedger` of a dead letter topic."""
+
+    def __init__(self, letters: list[Message]) -> None:
+        self._letters = letters
+
+    def append(
+        self, written: list[Message], *, application: tuple[str, int], is_brokers: bool
+    ) -> None:
+        assert application
+        assert is_brokers
+        self._letters += written
 
 
 class Trims:
@@ -238,7 +253,9 @@ class Place:
 
     open_log = open_found  # no topic is deleted here
 
-    def open(self, topic: TopicName) -> TopicLog:
+    def open(self, topic: TopicName) -> Any:
+        if topic.local_name.endswith("-DLQ"):
+            return Letters(self.letters)
         found = self.open_found(topic)
         if found is None:
             raise TopicNotFoundError(f"{topic} is not there.")
@@ -257,9 +274,11 @@ class Place:
         return {COMMANDS: self.commands, DISPATCH: self.dispatch}[name]
 
     def write_letters(self, _root: Any, about: TopicPartition, letters: Iterable[Any]) -> list[Any]:
-        for letter in letters:
-            self.letters += self.messages(about, letter.messages)
-        return []
+        """Nobody sees them before they are published."""
+        return [
+            WrittenTopic(each.topic, [*self.messages(about, each.messages)])  # type: ignore[arg-type]
+            for each in letters
+        ]
 
     def messages(self, about: TopicPartition, held: Any) -> Iterator[Message]:
         """What is left of them in the log."""
