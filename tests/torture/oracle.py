@@ -114,6 +114,8 @@ class Followed:
     claimed: set[Id] = field(default_factory=set)
     rejected: dict[Id, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     sought: list[Asked] = field(default_factory=list)
+    given_back: dict[str, list[Asked]] = field(default_factory=lambda: defaultdict(list))
+    """Of a consumer, all that it held."""
     first_of_key: dict[tuple[str, int, str], Id] = field(default_factory=dict)
     letters: dict[Id, int] = field(default_factory=dict)
     """When a message became a dead letter."""
@@ -286,6 +288,13 @@ class Oracle:
                 followed.ordered = False
         return asked
 
+    def giving_back(self, consumer: Consumer) -> list[Asked]:
+        """It asks for all that it has not acknowledged."""
+        at = self.now()
+        asked = [Asked(place, at) for place in self.world.partitions()]
+        self.followed[consumer.subscription].given_back[consumer.name] += asked
+        return asked
+
     def latest_is_now(self, partitions: int) -> None:
         """What is there need not be delivered, but of the partitions that a topic grew by."""
         self.look()
@@ -317,7 +326,7 @@ class Oracle:
         followed.sought += [Asked(place, at, commands, seek=seek) for place in partitions]
         followed.ordered = False
 
-    def delivered(self, consumer: Consumer, number: int, rows: Iterable[Message], run: Run) -> None:
+    def delivered(self, consumer: Consumer, number: int, rows: Iterable[Message]) -> None:
         """A sink gets a micro-batch; one that it has had it leaves alone."""
         batch = (consumer.checkpoint.query_id, number)
         followed = self.followed[consumer.subscription]
@@ -373,7 +382,9 @@ class Oracle:
         since = min(earlier.planned, later.planned)
         if followed.rewinds and any(since <= at <= later.at for at in followed.changed):
             return True
-        asked = [*followed.rejected[which], *followed.sought]
+        back = (each for one in (earlier, later) for each in followed.given_back[one.consumer])
+        mine = (each for each in back if each.place == which[:2])
+        asked = [*followed.rejected[which], *followed.sought, *mine]
         if any(each.overlaps(since, later.at) and each.not_before_ms <= later.at_ms
                for each in asked):  # fmt: skip
             return True
@@ -416,8 +427,8 @@ class Oracle:
         aside = {(row.topic, row.partition) for row in broker.done if row.kind == ASIDE}
         aside |= {(each.topic, each.partition) for each in broker.hosted.aside}
         for followed in self.followed.values():
-            rejected = [each for asked in followed.rejected.values() for each in asked]
-            for each in (*followed.sought, *rejected):
+            told = (*followed.rejected.values(), *followed.given_back.values())
+            for each in (*followed.sought, *(each for asked in told for each in asked)):
                 taken_in = broker.offset.commands[1] >= each.commands and each.place not in aside
                 if each.done == FOREVER and taken_in:
                     each.done = self.now()

@@ -46,6 +46,8 @@ class Setting:
     """They lose their checkpoints in between, and something is published."""
     poison: bool
     """Some messages end every query that reads them, until they are dead letters."""
+    clients: tuple[bool, ...]
+    """Which of the consumers are no queries, but processes with the Python client."""
 
     def consumer_options(self, number: int) -> dict[str, Any]:
         """`number` tells them apart."""
@@ -53,6 +55,9 @@ class Setting:
             "subscriptionType": self.kind, "priorityLevel": number % 2,
             "subscriptionInitialPosition": self.initial_position,
         }  # fmt: skip
+
+    def has_client(self, name: str) -> bool:
+        return name.startswith("c") and self.clients[int(name[1:])]
 
     @property
     def initial_position(self) -> str:
@@ -106,6 +111,7 @@ def drawn_setting(lots: Lots) -> Setting:
         lots.one_in(3), calm, manual, verdicts, lots.one_in(2), options,
         _policies(lots, chunks), lease_ms, lots.one_in(2), chunks, lots.one_in(4),
         grows_unseen, starts_anew, poison,
+        tuple(manual and lots.one_in(3) for _ in range(3)),
     )  # fmt: skip
 
 
