@@ -59,6 +59,7 @@ class Client(Consumer):
         oracle.begun(self, number)
         oracle.reads(self, number, [row])
         if row["value"].startswith(POISON):
+            self.planning = True  # it had been announced, and reached nobody
             raise Killed(self.name)
         oracle.delivered(self, number, [row])
 
@@ -69,6 +70,8 @@ class Client(Consumer):
         for row in rows:
             if row["ack_type"] == "Individual":
                 consumer.acknowledge(message)
+            elif row["ack_type"] == "Cumulative":
+                consumer.acknowledge_cumulative(message)
             elif row["ack_type"] == "Negative":
                 consumer.negative_acknowledge(message, delay_ms=row["delay_ms"])
             else:

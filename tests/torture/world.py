@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -138,11 +138,10 @@ class World:
         """Letter topics too."""
         return [str(each) for each in self.root.find() if not each.is_system]
 
-    def partitions(self) -> list[tuple[str, int]]:
-        """Of the topics, and of their retry letter topics."""
+    def partitions(self, topics: Iterable[str]) -> list[tuple[str, int]]:
         return [
             (topic, number)
-            for topic in self.all_topics()
+            for topic in topics
             for number in range(self.root.open(TopicName.parse(topic)).state.partitions)
         ]
 
