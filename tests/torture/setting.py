@@ -47,7 +47,7 @@ class Setting:
     poison: bool
     """Some messages end every query that reads them, until they are dead letters."""
     sticky: bool
-    """Key_Shared: each consumer names its keys."""
+    """Key_Shared, where no order is looked for: each consumer names its keys."""
     clients: tuple[bool, ...]
     """Which of the consumers are no queries, but processes with the Python client."""
 
@@ -116,7 +116,8 @@ def drawn_setting(lots: Lots) -> Setting:
         1 if kind == "Exclusive" and not lots.one_in(3) else lots.draw(1, 3),
         lots.one_in(3), calm, manual, verdicts, lots.one_in(2), options,
         _policies(lots, chunks), lease_ms, lots.one_in(2), chunks, lots.one_in(4),
-        grows_unseen, starts_anew, poison, kind == "Key_Shared" and lots.one_in(4),
+        grows_unseen, starts_anew, poison,
+        manual and kind == "Key_Shared" and lots.one_in(3),
         tuple(manual and lots.one_in(3) for _ in range(3)),
     )  # fmt: skip
 
