@@ -400,13 +400,13 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 if about in self._epochs:
                     self._unsay(about)
                 self._epochs[about] = consumer.epoch
-                for kept in (self._unacknowledged, self._acknowledged, self._said):
-                    kept.pop(about, None)
+                for held in (self._unacknowledged, self._acknowledged, self._said):
+                    held.pop(about, None)
                 self._queue = deque(each for each in self._queue if each.partition != about)
-        for kept in (self._unacknowledged, self._acknowledged, self._said, self._epochs):
-            for about in kept.keys() - self._client.consumers.keys():  # its topic is left out
-                del kept[about]
-        self._unconfirmed &= self._client.consumers.keys()
+        for about in self._epochs.keys() - self._client.consumers.keys():  # its topic is left out
+            self._unconfirmed.discard(about)
+            for kept in (self._unacknowledged, self._acknowledged, self._said, self._epochs):
+                kept.pop(about, None)
         asked = self._unsubscribing
         if asked and all(self._client.consumers[each].answered >= asked[each] for each in asked):
             self._unsubscribing = {}
