@@ -93,6 +93,14 @@ def forgets_what_it_withheld(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WithheldBatches, "behind", lambda *_: SuspectMessages())
 
 
+def tries_again_what_it_tried_apart(patch: pytest.MonkeyPatch) -> None:
+    def committed(self: SuspectMessages) -> SuspectMessages:
+        groups = self.groups if self.released is None else (*self.groups, self.released)
+        return dataclasses.replace(self, released=None, groups=groups)
+
+    patch.setattr(SuspectMessages, "committed", committed)
+
+
 def goes_on_with_another_ack_mode(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubscriptionStreamReader, "_check_checkpoint", lambda *_: None)
 
@@ -115,6 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
     sees_no_growth_behind_a_subscriber,
     withholds_no_batch,
     forgets_what_it_withheld,
+    tries_again_what_it_tried_apart,
     subscribes_nobody_to_new_partitions,
     goes_on_with_another_ack_mode,
     seeks_to_the_end_whatever_the_time,
@@ -142,6 +151,7 @@ WHERE: Mapping[Mutant, Callable[[Setting], bool]] = {
     grants_keys_that_drain: keeps_keys_in_order,
     withholds_no_batch: has_poison,
     forgets_what_it_withheld: has_poison,
+    tries_again_what_it_tried_apart: has_poison,
 }
 """Of a mutant that changes nothing elsewhere, the schedules that can notice it."""
 
