@@ -109,6 +109,8 @@ class BrokerSource:
         """Topic partition set aside -> (how often it was, when it is tried again)."""
         self._news_s = self._clock.monotonic_s()
         self._begun = False
+        self._planned: BrokerOffset | None = None
+        """The last batch's end, until its input is asked for."""
         self._committed: BrokerOffset | None = None
 
     def look(self, begun: BrokerOffset) -> BrokerOffset | None:
@@ -121,6 +123,7 @@ class BrokerSource:
         self._begun = True
         with looked_ahead(self._root.store, self._asked_first()):
             end = end or self._look(self.hosted(begun).batch)
+        self._planned = end
         if end is not None:
             self._news_s = self._clock.monotonic_s()
             self._awaits_steps = True
@@ -154,14 +157,16 @@ class BrokerSource:
     def input_of(self, begun: BrokerOffset, ended: BrokerOffset) -> BatchInput:
         """The batch's input, from its end alone; only of version 3 and before it is a difference.
 
-        One of these that restores begins where `__dispatch` was.
+        One of these that restores begins where `__dispatch` was. Who asks a second time, or for a
+        batch that was planned before this began, repeats it: it may have happened.
         """
+        is_repeated, self._planned = ended != self._planned, None
         before = HostedTopics()
         if ended.is_whole and ended.restored is not None:
             before = hosted_topics(self._dispatch, self._dispatch.refresh() and ended.restored)
         elif ended.is_whole:
             before.apply(begun)
-        return BatchInput(self._root, before.difference(ended))
+        return BatchInput(self._root, before.difference(ended), is_repeated=is_repeated)
 
     def next_due_s(self) -> float:
         """Seconds until something falls due, whoever lives or dies; inf if nothing does."""

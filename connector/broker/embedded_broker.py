@@ -78,9 +78,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         self.offset = BrokerOffset()
         """The offset at which the last batch ended."""
         self._under_way: BrokerOffset | None = None
-        """The end of a batch that was planned and is not done, ..."""
-        self._is_tried = False
-        """... and whether it was begun before."""
+        """The end of a batch that was planned and is not done."""
         if self._sign is not None:
             self._sign.begin()
         try:
@@ -105,12 +103,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
             return False
         number = self._batch_id + 1
         self._plan(number, end)
-        was_tried, self._is_tried = self._is_tried, True
         self._run(number, self.offset, end)
-        if was_tried:  # an earlier try may have taken effect, and have read what this one could not
-            dispatch = SystemTopic(self.root, DISPATCH)
-            self.brokers = _stored(dispatch, dispatch.refresh())
-        self._is_tried = False
         self._batch_id, self.offset, self._under_way = number, end, None
         return True
 

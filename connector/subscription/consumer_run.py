@@ -190,7 +190,7 @@ class ConsumerRun:
         held: set[TopicPartition] = set()
         for partition in self._to_look_at(begun):
             consumer = client.consumers[partition]
-            if not consumer.connected:
+            if not consumer.offers:
                 continue
             start = begun.get(partition)
             consumer.forget_planned(start)

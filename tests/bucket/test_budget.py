@@ -63,11 +63,13 @@ def test_a_producer_publishes_in_three_round_trips(bucket: Bucket) -> None:
         assert round_trips(bucket, begun_s) <= 3
 
 
-def test_a_sinks_commit_publishes_in_three_round_trips(bucket: Bucket) -> None:
-    make_topics(bucket, 1)
+@pytest.mark.parametrize("count", [1, 12])
+def test_a_sinks_commit_publishes_in_three_round_trips(bucket: Bucket, count: int) -> None:
+    make_topics(bucket, count)
     task, driver = bucket.root("worker"), bucket.root("driver")
-    options = Options.parse({**driver.options, "topic": "t0"}, Scope.STREAM_WRITE)
-    rows = pa.RecordBatch.from_pydict({"value": [b"a"]})
+    options = Options.parse(driver.options, Scope.STREAM_WRITE)
+    topics = [f"t{number}" for number in range(count)]
+    rows = pa.RecordBatch.from_pydict({"topic": topics, "value": [b"a"] * count})
     for number in range(4):
         begun_s = bucket.clock.monotonic_s()
         written = write_messages([rows], options, task)

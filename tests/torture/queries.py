@@ -222,6 +222,7 @@ class Consumer(Query):
         self.planned_at.setdefault(number, oracle.now())
         oracle.begun(self, number)
         rows = run.read(batch)
+        oracle.reads(self, number, rows)
         if self.subscription == "s" and any(row["value"].startswith(POISON) for row in rows):
             raise Killed(self.name)
         yield "read"

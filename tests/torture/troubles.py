@@ -11,6 +11,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.protocol.commands import Seek
 from pulsar_spark.topic_name import TopicName, TopicPartition
+from tests.connector.broker_query import QueryCheckpoint
 from tests.connector.reading import Run
 from tests.torture.queries import Checkpoint
 
@@ -131,12 +132,18 @@ def it_runs_available_now(world: World) -> None:
 def the_broker_is_killed(world: World) -> None:
     world.note("the broker is killed")
     world.end_broker()
+    if world.spark is not None and world.lots.one_in(2):
+        world.cuts_off = world.lots.draw_from(world.topics)
+        world.note("it is killed again before Spark commits, and then can't read a topic once")
 
 
 def the_brokers_checkpoint_is_lost(world: World) -> None:
     world.note("the broker's checkpoint is lost")
     world.end_broker()
-    world.store.delete("_broker/broker")
+    if world.spark is None:
+        world.store.delete("_broker/broker")
+    else:
+        world.spark = QueryCheckpoint(f"{world.spark.query_id}-anew")
 
 
 def a_rival_begins(world: World) -> None:
