@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
@@ -425,20 +425,28 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def _take(self, planned: StreamOffset) -> None:
         self._fold()  # it goes along with the report of what is taken
-        taken = list(read_between(self._run.topics, self._offset, planned))
         changes = planned.changed_since(self._offset)
         for about, ledgers in self._run.ledgers(changes).items():
             new = changes[about].batch_since(self._offset.get(about), ledgers)
             held = self._unacknowledged.get(about, PositionSet()).union(new)
             self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
-        self._run.report_planned(self._offset, planned)
-        self._sent()
+        taken: list[ReceivedMessage] = []
+        both: list[Callable[[], None]] = [
+            lambda: taken.extend(read_between(self._run.topics, self._offset, planned)),
+            lambda: self._report_planned(planned),
+        ]
+        for _ in self.root.store.answers(lambda do: do(), both):  # first it reads, on a disk
+            pass
         self._offset = planned
         self._run.connected(planned)
         self._queue.extend(taken)
         instruments.consumed(self._topics, self._client.subscription, len(taken))
         if self._stats is not None and taken:
             self._stats.received(len(taken), sum(len(each.value or b"") for each in taken))
+
+    def _report_planned(self, planned: StreamOffset) -> None:
+        self._run.report_planned(self._offset, planned)
+        self._sent()
 
     def _say(self, said: Sequence[_Said]) -> None:
         """Add to the next report, and send it unless others may join it."""

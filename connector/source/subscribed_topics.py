@@ -94,10 +94,17 @@ class SubscribedTopics:
             )
         return [TopicName.parse(text) for text in texts]
 
-    def ask(self) -> None:
+    def ask(self) -> bool:
         """Look for announcements, and for commits where some were lately, for `refresh`."""
-        busy = [self._ledgers[each] for each in self._busy if each in self._ledgers]
-        self.root.store.at_once([self.news.ask, *(each.ask for each in busy)])
+        asked = [self.news.ask, *(each.ask for each in self._open_busy())]
+        return any(list(self.root.store.answers(lambda ask: ask(), asked)))
+
+    def ask_on(self) -> None:
+        """The same for what comes behind these commits."""
+        self.root.store.at_once([each.ask_on for each in self._open_busy()])
+
+    def _open_busy(self) -> list[ManagedLedger]:
+        return [self._ledgers[each] for each in self._busy if each in self._ledgers]
 
     def forget(self) -> None:
         """No `refresh` has followed."""

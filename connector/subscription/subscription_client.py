@@ -187,9 +187,23 @@ class SubscriptionClient:
         told, self._told = self._told, set()
         return told
 
-    def ask(self) -> None:
-        """Look for the broker's news, for the `hear` that follows."""
-        self._dispatch.ask()
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the broker has just told of messages that no look at a log has found."""
+        topics = self._topics
+        heard = ((about, self.stepped.get(about)) for about in self._told if topics.is_open(about))
+        return any(
+            step is not None and step.last_position > topics.view(about).last_position
+            for about, step in heard
+        )
+
+    def ask(self) -> bool:
+        """Look for the broker's news, for the `hear` that follows; whether there is any."""
+        return self._dispatch.ask()
+
+    def ask_on(self) -> None:
+        """The same for what comes behind it."""
+        self._dispatch.ask_on()
 
     def forget(self) -> None:
         """No `hear` has followed."""

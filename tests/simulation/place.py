@@ -103,7 +103,7 @@ class TopicLog:
     def commits(self, first: int, last: int) -> list[Commit]:
         return self._topic.commits[first : last + 1]
 
-    def reader(self) -> Any:
+    def reader(self, *, holds_small: bool = False) -> Any:
         return closing(_Columns(self._topic.hashes))
 
 
@@ -172,6 +172,10 @@ class Records:
 
     def fetch(self, _first: int, _stop: int) -> None:
         """They are here."""
+
+    @property
+    def is_late(self) -> bool:
+        return True
 
     def knows(self, _stop_ledger: int) -> bool:
         return False
