@@ -216,7 +216,7 @@ def _rows_said(
     commits = ledger.commits(before + 1, last) if before >= 0 else None
     if commits is None:  # some are gone, or none was ever heard
         commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
-    with ledger.reader() as reader:
+    with ledger.reader(holds_small=True) as reader:
         reader.fetch(each for commit in commits for each in commit.ledgers[:FETCHED])
         for each in commits:
             yield from _commit_rows(ledger, about, each, said, reader)

@@ -28,7 +28,7 @@ from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.system.broker_offset import BrokerOffset, stale_checkpoint
 from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
-from pulsar_spark.connector.topic_log.managed_ledger import looked_ahead
+from pulsar_spark.connector.topic_log.looked_ahead import looked_ahead
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
@@ -68,7 +68,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         self._named: bytes | None = None
         """The checkpoint's content, as this broker knows it."""
         self._sign = SignOfLife(root) if term is None else None
-        self._source = BrokerSource(root)
+        self._source = BrokerSource(root, steps=True)
         self.brokers: Brokers = {}
         """(topic, partition) -> its broker after the last batch."""
         self.done: tuple[OutputRow, ...] = ()

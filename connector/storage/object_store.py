@@ -111,6 +111,10 @@ class ObjectStore(ABC):
             for _ in self.answers(lambda request: request(), requests):
                 pass
 
+    def beside(self, action: Callable[[], object]) -> None:
+        """Do it now; over a network beside what follows, where it raises nothing that is heard."""
+        action()
+
     def all_of(self, work: Callable[[_Asked], _Answer], items: Iterable[_Asked]) -> list[_Answer]:
         """The work for each item, in their order; many wait for the disk or network together.
 

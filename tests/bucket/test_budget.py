@@ -23,8 +23,8 @@ from tests.bucket.simulated_clock import ticks
 
 HOUR_S = 3600.0
 DAY = 24
-LATENCY_S = 3.6
-"""What is reached; the goal is 1.6."""
+P50_S, P99_S = 2.8, 4.8
+"""What is reached; the goal is a p99 of 1.6."""
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_a_message_reaches_a_shared_consumer_in_a_few_seconds(bucket: Bucket) ->
         producer.send(b"%d" % number)
     bucket.clock.sleep(30)
     taken = sorted(came[value] - since_s for value, since_s in sent.items())
-    assert taken[len(taken) * 99 // 100] <= 2 * LATENCY_S, taken[-5:]
-    assert taken[len(taken) // 2] <= LATENCY_S * 1.2, taken[len(taken) // 2]
+    assert taken[len(taken) * 99 // 100] <= P99_S, taken[-5:]
+    assert taken[len(taken) // 2] <= P50_S, taken[len(taken) // 2]
 
 
 @pytest.mark.parametrize("count", [1, 10, 1000])
