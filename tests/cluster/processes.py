@@ -43,7 +43,10 @@ class Process:
             ended = self.process.poll() is not None
             return ended or self.said().count(text) >= times
 
-        eventually(says_or_ended, DEADLINE_S, f"{self.name} says {text!r}")
+        try:
+            eventually(says_or_ended, DEADLINE_S, f"{self.name} says {text!r}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it said: {self.said()[-3000:]}") from error
         has_said = self.said().count(text) >= times
         assert has_said, f"{self.name} ended: {self.said()[-3000:]}"
 

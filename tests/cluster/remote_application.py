@@ -90,6 +90,41 @@ class Application:
         }
         assert pulsar_spark.stats(self.spark, self.root, "orders").count() == 1
 
+    def gives_back_asks_for_later_and_acknowledges_all_up_to_one(self) -> None:
+        """Each number once more, by a rejection or by the retry letter topic; then all are done."""
+        root = self.root
+        subscriptions = ("called", "retried", "cumulated")
+        self.write(self.numbers(), "calls")
+        for name in ("called", "retried"):
+            self.admin.topics.create(f"calls-{name}-RETRY", 1)
+        for name in subscriptions:
+            self.admin.subscriptions.create("calls", name, "earliest")
+
+        def calls(batch: DataFrame, _: int) -> None:
+            fresh = "redelivery_count = 0 and topic not like '%RETRY'"
+            odd = "cast(decode(value, 'utf-8') as int) % 2 = 1"
+            rejected = batch.where(f"{fresh} and {odd}")
+            pulsar_spark.negative_acknowledge(rejected, "called", delay="1s", service_url=root)
+            later = batch.where(f"{fresh} and not {odd}")
+            pulsar_spark.reconsume_later(later, "called", "1s", service_url=root)
+            rest = batch.where(f"not ({fresh})")
+            pulsar_spark.acknowledge(rest, "called", service_url=root)
+
+        def once_more(message: pulsar_spark.Message) -> None:
+            if "RECONSUMETIMES" not in message.properties:
+                raise pulsar_spark.RetryLater("1s")
+
+        given = {"topic": "calls", "enableRetry": "true", "includeProperties": "true"}
+        by_call = self.consumed("called", **given).writeStream.foreachBatch(calls)
+        by_call = by_call.option("checkpointLocation", str(self.folder / "called"))
+        self.runs_until(by_call, lambda: self.is_done("called"))
+        retried = pulsar_spark.process(self.consumed("retried", **given), once_more)
+        by_sink = self.sink(retried, "retried", subscriptionName="retried")
+        self.runs_until(by_sink, lambda: self.is_done("retried"))
+        everything = self.read(topic="calls")
+        pulsar_spark.acknowledge_cumulative(everything, "cumulated", service_url=root)
+        eventually(lambda: self.backlog("cumulated", "calls") == 0, DEADLINE_S)
+
     def is_told_what_a_remote_session_does_not_know(self) -> None:
         """Where a checkpoint may lie, and in a micro-batch which query it is of."""
         told(lambda: pulsar_spark.standalone(self.spark, "s3://bucket/root"), "--checkpoint")
@@ -116,10 +151,9 @@ class Application:
         return self.spark.readStream.format("pulsarlite").options(**given).load()
 
     def consumed(self, subscription: str, **options: str) -> DataFrame:
-        return self.stream(
-            topic="orders", subscriptionName=subscription, subscriptionType="Shared",
-            subscriptionInitialPosition="Earliest", ackMode="manual", **options,
-        )  # fmt: skip
+        given = {"topic": "orders", "subscriptionType": "Shared", "ackMode": "manual"}
+        given |= {"subscriptionName": subscription, "subscriptionInitialPosition": "Earliest"}
+        return self.stream(**{**given, **options})
 
     def sink(self, rows: DataFrame, name: str, **options: str) -> DataStreamWriter:
         given = {"serviceUrl": self.root, "checkpointLocation": str(self.folder / name), **options}
@@ -130,9 +164,14 @@ class Application:
         assert len(found) == len(set(found))
         return set(found)
 
-    def backlog(self, subscription: str) -> int | None:
-        found = self.admin.subscriptions.stats("orders")
+    def backlog(self, subscription: str, topic: str = "orders") -> int | None:
+        found = self.admin.subscriptions.stats(topic)
         return next((each.backlog for each in found if each.name == subscription), None)
+
+    def is_done(self, subscription: str) -> bool:
+        """With the topic's messages, and those that it copied to its retry letter topic."""
+        topics = ("calls", f"calls-{subscription}-RETRY")
+        return [self.backlog(subscription, each) for each in topics] == [0, 0]
 
     def runs_until(self, writer: DataStreamWriter, condition: Callable[[], bool]) -> None:
         """A query that Spark gives up is begun again, from its checkpoint."""
@@ -147,6 +186,18 @@ class Application:
 
         eventually(met, DEADLINE_S)
         query.stop()
+
+
+PARTS = (
+    Application.publishes_and_reads,
+    Application.is_told_of_a_typo_when_the_frame_is_made,
+    Application.streams_from_topic_to_topic_without_duplicates,
+    Application.publishes_in_a_transaction,
+    Application.consumes_and_acknowledges,
+    Application.looks,
+    Application.gives_back_asks_for_later_and_acknowledges_all_up_to_one,
+    Application.is_told_what_a_remote_session_does_not_know,
+)
 
 
 def patiently(call: Callable[[], T]) -> T:
@@ -173,16 +224,8 @@ def main(server: str, folder: Path) -> None:
     it = Application(server, folder)
     checkpoint = str(folder / "broker")
     with pulsar_spark.standalone(it.spark, it.root, checkpoint=checkpoint) as broker:
-        for part in (
-            it.publishes_and_reads,
-            it.is_told_of_a_typo_when_the_frame_is_made,
-            it.streams_from_topic_to_topic_without_duplicates,
-            it.publishes_in_a_transaction,
-            it.consumes_and_acknowledges,
-            it.looks,
-            it.is_told_what_a_remote_session_does_not_know,
-        ):
-            part()
+        for part in PARTS:
+            part(it)
             print(part.__name__, flush=True)
         status = broker.status()
     assert (status["is_active"], status["error"], status["set_aside"]) == (True, None, {}), status

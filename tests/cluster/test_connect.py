@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
+import pulsar_spark
 from tests.architecture.sources import REPOSITORY
+from tests.cluster import remote_application
 from tests.cluster.processes import SPARK_HOME, Machine, Process, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.cluster]
@@ -19,7 +23,21 @@ def test_all_that_is_public_works_from_a_remote_session(machine: Machine) -> Non
         "application", sys.executable, "-m", "tests.cluster.remote_application",
         server, str(machine.folder), PYTHONPATH=str(REPOSITORY), JAVA_HOME="/nowhere",
     )  # fmt: skip
+    for part in remote_application.PARTS:
+        application.eventually_says(part.__name__)
     application.eventually_says("all of it")
+
+
+NEEDS_NO_SPARK = {
+    "Admin", "Client", "Policies", "PulsarliteError", "__version__", "dataset",
+    "redeliver_unacknowledged_messages", "redrive", "verify",
+}  # fmt: skip
+DONE_BY_SESSION = {"register", "ship"}
+
+
+def test_all_that_is_public_and_knows_spark_is_tried_there() -> None:
+    tried = re.findall(r"pulsar_spark\.(\w+)", Path(remote_application.__file__).read_text())
+    assert {*tried} | NEEDS_NO_SPARK | DONE_BY_SESSION == set(pulsar_spark.__all__)
 
 
 def connect_server(machine: Machine, **environment: str) -> str:
