@@ -1,6 +1,6 @@
 """Every benchmark, one after the other, each in a process of its own: `make benchmark`.
 
-Takes about three quarters of an hour on two cores. docs/performance.md keeps what it printed, and
+Takes about two hours on two cores. docs/performance.md keeps what it printed, and
 says when.
 With names, only those: `python -m benchmarks broker cursor`.
 """
@@ -15,6 +15,7 @@ BENCHMARKS = (
     ("benchmarks.source_and_sink", "--rows", "2000000", "--bytes", "100"),
     ("benchmarks.source_and_sink", "--rows", "2000000", "--bytes", "1000"),
     ("benchmarks.source_and_sink", "--rows", "10000000", "--bytes", "100", "--only", "source"),
+    ("benchmarks.source_and_sink", "--own-session"),
     ("benchmarks.digests",),
     ("benchmarks.micro_batch",),
     ("benchmarks.log",),
@@ -23,8 +24,11 @@ BENCHMARKS = (
     ("benchmarks.duplicates",),
     ("benchmarks.broker",),
     ("benchmarks.subscriptions",),
+    ("benchmarks.subscriptions", "--only", "idle", "--topics", "1000", "--embedded"),
     ("benchmarks.latency",),
+    ("benchmarks.latency", "--embedded"),
     ("benchmarks.start",),
+    ("benchmarks.takeover",),
     ("benchmarks.client",),
     ("benchmarks.many_topics",),
     ("benchmarks.tracing",),

@@ -16,7 +16,6 @@ import argparse
 import json
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,9 +25,9 @@ from typing import Any
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
+from benchmarks.subscriptions import wait_for
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -38,8 +37,6 @@ MESSAGE = "key string, value binary"
 PARTITIONS = 4
 WARM_UP_S = 20
 LOOK_EVERY_S = 2.0
-POLL_S = 0.1
-DEADLINE_S = 300.0
 PARTS = (
     "made, to published: its file, Spark's task, the sink's commit",
     "to planned by the broker: the batch under way, its look, the offset's file",
@@ -110,7 +107,7 @@ class Bench:
         taken, progress = self._run(
             stream, "pulsarlite", options, place, is_ready, rate, seconds, appeared
         )
-        print_durations(run, progress, self.spark)
+        print_durations(run, progress)
         return waits_ms(taken), parts_ms(taken, appeared)
 
     def twin(self, run: int, rate: int, seconds: int) -> Numbers:
@@ -123,7 +120,7 @@ class Bench:
         taken, progress = self._run(
             stream, "parquet", options, place, lambda: True, rate, seconds, Appeared({})
         )
-        print_durations(run, progress, self.spark)
+        print_durations(run, progress)
         return waits_ms(taken)
 
     def _run(
@@ -147,7 +144,7 @@ class Bench:
 
         writer = stream.writeStream.foreachBatch(keep)
         query = writer.option("checkpointLocation", str(place / "consumer")).start()
-        wait_for(is_ready, query)
+        wait_for(is_ready, [query])
         made = "encode(java_method('java.lang.System', 'currentTimeMillis'), 'utf-8') as value"
         source = self.spark.readStream.format("rate").option("rowsPerSecond", rate).load()
         rows = source.selectExpr("cast(value as string) as key", made)
@@ -194,9 +191,8 @@ def parts_ms(taken: Sequence[Taken], appeared: Appeared) -> Numbers:
     return np.array(rows)
 
 
-def print_durations(run: int, progress: dict[str, list[Any]], spark: SparkSession) -> None:
+def print_durations(run: int, progress: dict[str, list[Any]]) -> None:
     """Medians of what Spark says of each query's micro-batches."""
-    del spark
     for name, told in progress.items():
         batches = [each["durationMs"] for each in told if each["numInputRows"]]
         names = sorted({part for each in batches for part in each})
@@ -233,17 +229,6 @@ def print_latency(ours: Sequence[Numbers], theirs: Sequence[Numbers]) -> None:
 def spread(values: Numbers, form: str = "{:.0f}") -> str:
     """The median, and the lowest to the highest."""
     return "{} ({} to {})".format(*(form.format(f(values)) for f in (np.median, np.min, np.max)))
-
-
-def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
-    """Until the condition holds; the error of a query that ended, or TimeoutError."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        if not query.isActive:
-            sys.exit(f"a query ended: {query.exception()}")
-        if time.monotonic() > deadline:
-            raise TimeoutError("the subscription does not get there")
-        time.sleep(POLL_S)
 
 
 def main() -> None:

@@ -154,12 +154,16 @@ def main() -> None:
             each.round()
     print(
         "| topics | reader, ms | idle | consumer, ms | idle | broker, ms | idle | one message, ms "
-        "| reader's offset, bytes | consumer's | broker's |"
+        "| reader's offset, bytes | consumer's | broker's | one message, to the first row's |"
     )
-    print("| --- " * 11 + "|")
+    print("| --- " * 12 + "|")
+    (first, *_) = settings.values()
     for count, each in settings.items():
         figures = [f"{figure:,.1f}" for figure in each.row()[:7]]
         figures += [f"{figure:,.0f}" for figure in each.row()[7:]]
+        pairs = zip(each.found["message"], first.found["message"], strict=True)
+        ratios = [mine / theirs for mine, theirs in [*pairs][WARM_UP:]]
+        figures.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
         print(f"| {count:,} | {' | '.join(figures)} |")
 
 

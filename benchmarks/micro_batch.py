@@ -14,7 +14,6 @@ import json
 import shutil
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
+from benchmarks.subscriptions import wait_for
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK
 from pulsar_spark.connector.topic_log.topics import Root
@@ -34,7 +34,7 @@ SIZES = (10, 100, 1_000, 10_000)
 LEDGERS_PER_COMMIT = 100
 MESSAGES_PER_LEDGER = 10
 TURNS = 2
-DEADLINE_S = 60.0
+POLL_S = 0.005
 
 
 def publish(root: Root, ledgers: int) -> None:
@@ -79,10 +79,14 @@ def reading(spark: SparkSession, root: Root, checkpoint: Path, batches: int) -> 
         .option("checkpointLocation", str(checkpoint))
         .start()
     )
-    wait_for(lambda: running.recentProgress)
+    wait_for(lambda: running.recentProgress, [running], POLL_S)
     for done in range(batches + 3):
+
+        def has_another(before: int = done) -> bool:
+            return len(batch_ms(running, 0)) > before
+
         publish(root, 1)
-        wait_for(lambda wanted=done + 1: len(batch_ms(running, 0)) >= wanted)
+        wait_for(has_another, [running], POLL_S)
     measured = batch_ms(running, 0)[3:]
     running.stop()
     return measured
@@ -100,18 +104,9 @@ def writing(spark: SparkSession, root: Root, checkpoint: Path, batches: int) -> 
         .option("checkpointLocation", str(checkpoint))
         .start()
     )
-    wait_for(lambda: len(batch_ms(running, 3)) >= batches)
+    wait_for(lambda: len(batch_ms(running, 3)) >= batches, [running], POLL_S)
     running.stop()
     return batch_ms(running, 3)[:batches]
-
-
-def wait_for(condition: Any) -> None:
-    """Until the condition holds; TimeoutError after a minute."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the query made no micro-batch")
-        time.sleep(0.005)
 
 
 def main() -> None:

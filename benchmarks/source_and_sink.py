@@ -1,6 +1,6 @@
 """Source and sink against Spark's own Parquet source and sink: same rows, same session, in turn.
 
-    python -m benchmarks.source_and_sink [--rows 2000000] [--bytes 100] [--runs 5]
+    python -m benchmarks.source_and_sink [--rows 2000000] [--bytes 100] [--runs 5] [--own-session]
 
 Each run is one streaming query with Trigger.AvailableNow over all rows. Its figure is the time of
 its micro-batches as Spark reports it (`triggerExecution`: planning, reading, writing, both logs).
@@ -10,7 +10,8 @@ are random bytes, which no compression makes smaller; a message has key (of 100,
 sequence id, event time and two properties, too. The Parquet twin of the source was written by Spark
 from the very rows that the source yields. "All columns" are the 15 that a source has by default,
 or, against `value` alone, those and `properties`; a sink gets all of the message but the
-properties.
+properties. With `--own-session` Spark's own builder made the session, with nothing set: no
+`message_bytes`, nor what `pulsar_spark.session()` sets.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as PySpark's own documentation has it
 
 import pulsar_spark
+from pulsar_spark.connector.data_source import register
+from pulsar_spark.connector.spark.java_home import ensure_java
 
 PARTITIONS = 4
 KEYS = 100_000
@@ -127,13 +130,20 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", choices=("source", "value", "sink"), action="append")
     parser.add_argument("--folder", type=Path, help="keep the rows here (else a temporary one)")
+    parser.add_argument("--own-session", action="store_true", help="one that Spark's builder made")
     asked = parser.parse_args()
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="pulsarlite-benchmark-"))
     settings: dict[str, Any] = {
         "spark.driver.memory": "4g",
         "spark.python.unix.domain.socket.enabled": True,
     }
-    spark = pulsar_spark.session(master="local[2]", message_bytes=asked.bytes, **settings)
+    if asked.own_session:
+        ensure_java()
+        own = SparkSession.builder.master("local[2]").config("spark.driver.memory", "4g")
+        spark = own.getOrCreate()
+        register(spark)
+    else:
+        spark = pulsar_spark.session(master="local[2]", message_bytes=asked.bytes, **settings)
     bench = Bench(spark, folder, asked.rows, asked.bytes)
     table: dict[str, tuple[str, Callable[[], float], Callable[[], float]]] = {
         "source": (

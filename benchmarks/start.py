@@ -94,6 +94,11 @@ def measure(checkout: Path, step: str, folder: Path) -> dict[str, float]:
     return {name: stamps[name] - begun_s for name in STAMPS}
 
 
+def spread(values: list[float], form: str = ".2f") -> str:
+    """The median, and the lowest to the highest."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -114,12 +119,16 @@ def main() -> None:
             taken[side].append(measure(*side, folder))
             print(*side, taken[side][-1], file=sys.stderr, flush=True)
     print(f"Seconds after the program's start, medians of {asked.runs} (lowest to highest):")
-    print(f"| | {' | '.join(STAMPS)} | session to granted |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for (checkout, step), each in taken.items():
-        columns = [[one[name] for one in each] for name in STAMPS]
-        columns.append([one["granted"] - one["session"] for one in each])
-        cells = (f"{statistics.median(c):.1f} ({min(c):.1f} to {max(c):.1f})" for c in columns)
+    print(f"| | {' | '.join(STAMPS)} | session to granted | to the last row's |")
+    print("| --- " * 7 + "|")
+    waits = {
+        side: [one["granted"] - one["session"] for one in each] for side, each in taken.items()
+    }
+    for side, each in taken.items():
+        columns = [*([one[name] for one in each] for name in STAMPS), waits[side]]
+        cells = [spread(column, ".1f") for column in columns]
+        cells.append(spread([a / b for a, b in zip(waits[side], waits[sides[-1]], strict=True)]))
+        checkout, step = side
         name = f"{checkout.name}{', embedded' if step == 'begin_embedded' else ''}"
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
     shutil.rmtree(folder)

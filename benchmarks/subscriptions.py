@@ -1,6 +1,6 @@
 """Subscriptions: throughput against a Parquet file stream, acknowledging, standing still.
 
-    python -m benchmarks.subscriptions [--only throughput|acknowledging|idle]
+    python -m benchmarks.subscriptions [--only throughput|acknowledging|topics|idle] [--embedded]
 
 *Throughput*: one query publishes files of messages, a file a micro-batch, while three consumers of
 one subscription take them; from its start until the broker has every message acknowledged. The
@@ -10,7 +10,10 @@ session of two cores, are warm, and take turns. Each run of ours leaves a gigaby
 the end.
 
 *Acknowledging*: a consumer has taken a million messages in entries of 1,000; then their ids are
-acknowledged by hand in random order. *Idle*: a broker, and a consumer that nobody sends anything.
+acknowledged by hand in random order. *Topics*: `df.write` publishes ten messages to each of 10 and
+of 1,000 topics; from before the call until a Shared consumer of the pattern had all, in its
+micro-batches. *Idle*: a broker, and a consumer, of `--topics` topics that nobody sends anything to.
+With `--embedded` the broker is a thread, or `standalone --embedded`.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,7 @@ import pulsar_spark
 from pulsar_spark.connector.system.hosted_topics import last_shards
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.topic_log.news import BUSY_S, KEPT_S
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -56,6 +60,9 @@ POLL_S = 0.1
 WARM_UP_S = 20
 ACKNOWLEDGED = 1_000_000
 PARTS = 10
+TOPICS = (10, 1_000)
+MESSAGES_A_TOPIC = 10
+WARM_UPS = 2
 IDLE_S = 60
 
 
@@ -118,7 +125,7 @@ class Bench:
         self.root.open_or_create(TopicName.parse(topic), PARTITIONS)
         heard = Dispatched(self.root, topic)
         queries = [
-            self.consumer(topic, place / f"consumer-{number}", subscriptionType=kind)
+            self.consumer(place / f"consumer-{number}", topic=topic, subscriptionType=kind)
             for number in range(CONSUMERS)
         ]
         wait_for(lambda: heard.is_connected(CONSUMERS), queries)
@@ -152,18 +159,13 @@ class Bench:
         shutil.rmtree(place)
         return took_s
 
-    def consumer(self, topic: str, checkpoint: Path, **options: str) -> StreamingQuery:
+    def consumer(self, checkpoint: Path, **options: str) -> StreamingQuery:
         """A query that takes what it is granted, and does nothing with it."""
-        return self._nowhere(self.subscribed(topic, **options), checkpoint)
-
-    def subscribed(self, topic: str, schema: str = MESSAGE, **options: str) -> DataFrame:
-        """A consumer's stream."""
-        reader = self.spark.readStream.schema(schema).format("pulsarlite")
+        reader = self.spark.readStream.schema(MESSAGE).format("pulsarlite")
         reader = reader.options(
-            topic=topic, subscriptionName=SUBSCRIPTION, subscriptionInitialPosition="Earliest",
-            **options,
-        )  # fmt: skip
-        return reader.load(self.root.service_url)
+            subscriptionName=SUBSCRIPTION, subscriptionInitialPosition="Earliest", **options
+        )
+        return self._nowhere(reader.load(self.root.service_url), checkpoint)
 
     def _nowhere(self, stream: DataFrame, checkpoint: Path) -> StreamingQuery:
         writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
@@ -211,7 +213,9 @@ def acknowledging(bench: Bench) -> None:
     )
     values.write.format("pulsarlite").options(topic=topic).mode("append").save(root)
     heard = Dispatched(bench.root, topic)
-    query = bench.consumer(topic, place / "consumer", subscriptionType="Shared", ackMode="manual")
+    query = bench.consumer(
+        place / "consumer", topic=topic, subscriptionType="Shared", ackMode="manual"
+    )
     wait_for(lambda: rows_of(query) == ACKNOWLEDGED, [query])
     read = bench.spark.read.format("pulsarlite").options(topic=topic).load(root)
     ids = read.select("topic", "partition", "ledger_id", "entry_id", "batch_index").toArrow()
@@ -238,32 +242,59 @@ def acknowledging(bench: Bench) -> None:
     stop([query])
 
 
-def idle(folder: Path) -> None:
+def many_topics(bench: Bench, runs: int) -> None:
+    """Print how long messages to each of many topics take."""
+    print(f"\n{MESSAGES_A_TOPIC} messages to each topic, medians of {runs} rounds")
+    print("| topics | seconds from publishing to consumed (lowest to highest) |")
+    print("| --- | --- |")
+    for topics in TOPICS:
+        for number in range(topics):
+            bench.root.open_or_create(TopicName.parse(f"of-{topics}-{number}"), 1)
+        query = bench.consumer(
+            bench.folder / f"of-{topics}", topicsPattern=f"of-{topics}-.*",
+            subscriptionType="Shared",
+        )  # fmt: skip
+        rows = bench.spark.range(topics * MESSAGES_A_TOPIC).selectExpr(
+            f"concat('of-{topics}-', id % {topics}) as topic", "encode('hello', 'utf-8') as value"
+        )
+        took = [seconds_of_round(bench, query, rows) for _ in range(WARM_UPS + runs)][WARM_UPS:]
+        stop([query])
+        middle = statistics.median(took)
+        print(f"| {topics:,} | {middle:.2f} ({min(took):.2f} to {max(took):.2f}) |", flush=True)
+
+
+def seconds_of_round(bench: Bench, query: StreamingQuery, rows: DataFrame) -> float:
+    """From before the rows are published until the consumer had them."""
+    wanted = rows_of(query) + rows.count()
+    begun_s = time.monotonic()
+    rows.write.format("pulsarlite").mode("append").save(bench.root.service_url)
+    wait_for(lambda: rows_of(query) >= wanted, [query])
+    return time.monotonic() - begun_s
+
+
+def idle(folder: Path, topics: int, host: list[str]) -> None:
     """Print micro-batches and CPU of one minute."""
     place = folder / "idle"
     root = Root(str(place / "root"), {})
-    root.open_or_create(TopicName.parse("t"), PARTITIONS)
+    for number in range(topics):
+        root.open_or_create(TopicName.parse(f"t{number}"), PARTITIONS if topics == 1 else 1)
     checkpoints = {
         "broker": place / "root" / "_broker" / "checkpoint", "consumer": place / "consumer"
     }  # fmt: skip
     commands = {
-        "broker": ["-m", "pulsar_spark", "standalone", "--service-url", root.service_url],
+        "broker": ["-m", "pulsar_spark", "standalone", "--service-url", root.service_url, *host],
         "consumer": ["-m", "benchmarks.subscriptions", "--consume", str(place)],
     }
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, command in commands.items():
             processes[name] = subprocess.Popen([sys.executable, *command])
-        heard = Dispatched(root, "t")
-        wait_for(lambda: heard.is_connected(1), [])
-        quiet_since_s = time.monotonic()
-        before = {name: last_batch(each) for name, each in checkpoints.items()}
-        while time.monotonic() < quiet_since_s + WARM_UP_S:
-            time.sleep(1)
+        wait_for(lambda: connected_topics(root) == topics, [], poll_s=1.0)
+        time.sleep(WARM_UP_S if topics == 1 else KEPT_S + BUSY_S)  # new topics are looked at
         before = {name: last_batch(each) for name, each in checkpoints.items()}
         cpu = {name: cpu_seconds(each.pid) for name, each in processes.items()}
         time.sleep(IDLE_S)
-        print(f"\nNobody publishes for {IDLE_S} seconds:")
+        print(f"\nNobody publishes to {topics:,} topics for {IDLE_S} seconds:")
         print("| | micro-batches | CPU, seconds | of a core |")
         print("| --- | --- | --- | --- |")
         for name, process in processes.items():
@@ -281,9 +312,16 @@ def idle(folder: Path) -> None:
 def consume(place: Path) -> None:
     """A consumer's own process, for `idle`."""
     spark = pulsar_spark.session(master="local[2]")
-    reader = spark.readStream.format("pulsarlite").options(topic="t", subscriptionName=SUBSCRIPTION)
-    writer = reader.load(str(place / "root")).writeStream.format("noop")
+    reader = spark.readStream.format("pulsarlite").option("subscriptionName", SUBSCRIPTION)
+    stream = reader.option("topicsPattern", "t.*").load(str(place / "root"))
+    writer = stream.writeStream.format("noop")
     writer.option("checkpointLocation", str(place / "consumer")).start().awaitTermination()
+
+
+def connected_topics(root: Root) -> int:
+    """How many topics have a consumer."""
+    found = subscriptions(root)
+    return len({each.topic_partition.topic for each in found if each.consumers})
 
 
 def rows_of(query: StreamingQuery) -> int:
@@ -337,7 +375,9 @@ def stop(queries: list[StreamingQuery]) -> None:
         query.stop()
 
 
-def wait_for(condition: Callable[[], bool], queries: list[StreamingQuery]) -> None:
+def wait_for(
+    condition: Callable[[], object], queries: Sequence[StreamingQuery], poll_s: float = POLL_S
+) -> None:
     """Until the condition holds; the error of a query that ended, or TimeoutError."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
@@ -345,8 +385,8 @@ def wait_for(condition: Callable[[], bool], queries: list[StreamingQuery]) -> No
             if not query.isActive:
                 sys.exit(f"a query ended: {query.exception()}")
         if time.monotonic() > deadline:
-            raise TimeoutError("the subscription does not get there")
-        time.sleep(POLL_S)
+            raise TimeoutError("the queries do not get there")
+        time.sleep(poll_s)
 
 
 def main() -> None:
@@ -354,8 +394,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--runs", type=int, default=5)
-    names = ("throughput", "acknowledging", "idle")
+    names = ("throughput", "acknowledging", "topics", "idle")
     parser.add_argument("--only", choices=names, action="append")
+    parser.add_argument("--topics", type=int, default=1, help="that stand idle")
+    parser.add_argument("--embedded", action="store_true", help="a broker without Spark")
     parser.add_argument("--consume", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.consume is not None:
@@ -370,14 +412,16 @@ def main() -> None:
         }
         spark = pulsar_spark.session(master="local[2]", message_bytes=100, **settings)
         bench = Bench(spark, folder, asked.rows, 100)
-        with pulsar_spark.standalone(spark, bench.root.service_url):
+        with pulsar_spark.standalone(spark, bench.root.service_url, embedded=asked.embedded):
             if "throughput" in chosen:
                 throughput(bench, asked.runs)
             if "acknowledging" in chosen:
                 acknowledging(bench)
+            if "topics" in chosen:
+                many_topics(bench, asked.runs)
         spark.stop()
     if "idle" in chosen:
-        idle(folder)
+        idle(folder, asked.topics, ["--embedded"] if asked.embedded else [])
     shutil.rmtree(folder)
 
 

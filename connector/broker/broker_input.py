@@ -67,8 +67,8 @@ _log = logging.getLogger(__name__)
 class BatchInput:
     """The input of the batch that an offset names. Pickles."""
 
-    def __init__(self, root: Root, end: BrokerOffset) -> None:
-        self._root, self._end = root, end
+    def __init__(self, root: Root, end: BrokerOffset, *, is_repeated: bool = False) -> None:
+        self._root, self._end, self._is_repeated = root, end, is_repeated
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for row in self.rows():
@@ -76,7 +76,10 @@ class BatchInput:
 
     def rows(self) -> Iterator[InputRow]:
         """The rows, in no particular order: each says where it stands."""
-        return (row._replace(now_ms=self._end.now_ms) for row in self._untimed())
+        rows = self._untimed()
+        if self._is_repeated:
+            rows = self._with_what_happened([*rows])
+        return (row._replace(now_ms=self._end.now_ms) for row in rows)
 
     def _untimed(self) -> Iterator[InputRow]:
         end = self._end
@@ -93,6 +96,21 @@ class BatchInput:
             yield from self._part(about, part)
         yield from self._commands()
         yield from self._lapsed()
+
+    def _with_what_happened(self, rows: list[InputRow]) -> Iterator[InputRow]:
+        """If the batch has happened, what its brokers knew then: now they may come to other ends.
+
+        A log may be out of reach that was read then, or a topic deleted.
+        """
+        yield from rows
+        dispatch = SystemTopic(self._root, DISPATCH)
+        hosted, brokers = last_shards(dispatch, dispatch.refresh())
+        if hosted.said is None or not hosted.said.is_same_batch(self._end):
+            return
+        for about in {TopicPartition(*row[:2]): None for row in rows if row.topic != OFFSET_KEY}:
+            shards = {"": b"", **brokers.get(about, {})}
+            for row, (key, data) in enumerate(shards.items()):
+                yield _row(about, Phase.HAPPENED, 0, row, broker_rows.SHARD, text=key, data=data)
 
     def _part(self, about: TopicPartition, part: PartitionBatch) -> Iterator[InputRow]:
         if part.is_gone:
@@ -198,7 +216,7 @@ def _rows_said(
     commits = ledger.commits(before + 1, last) if before >= 0 else None
     if commits is None:  # some are gone, or none was ever heard
         commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
-    with ledger.reader() as reader:
+    with ledger.reader(holds_small=True) as reader:
         reader.fetch(each for commit in commits for each in commit.ledgers[:FETCHED])
         for each in commits:
             yield from _commit_rows(ledger, about, each, said, reader)

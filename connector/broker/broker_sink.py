@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
@@ -228,16 +229,27 @@ def _publish_letters(
 def _trim(root: Root, about: TopicPartition, ledger_ids: Iterable[int]) -> None:
     """Drop these ledgers and all older ones that an earlier trim had to leave.
 
-    With an open transaction in the topic's log all stay: the broker waits for no topic.
+    With an open transaction in the topic's log all stay: the broker waits for no topic. Over a
+    network neither it nor those who read the log here wait for a trim.
     """
     before = max(ledger_ids, default=-1) + 1
+    name = TopicName.parse(about.topic)
     try:
-        name = TopicName.parse(about.topic)
         topic = root.known(name) or root.open(name)
-        if not root.store.remote or _is_much(topic, about.partition, before):
+        if not root.store.remote:
             LedgerStore(topic, waits=False).trim({about.partition: before})
+        elif _is_much(topic, about.partition, before):
+            root.store.beside(partial(_trim_beside, root, name, {about.partition: before}))
     except PulsarliteError as error:  # the next trim takes these along
         _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)
+
+
+def _trim_beside(root: Root, name: TopicName, before: Mapping[int, int]) -> None:
+    try:
+        topic = ManagedLedger.open_anew(root.store, name.storage_path, name.partitioned_topic_name)
+        LedgerStore(topic, waits=False).trim(before)
+    except PulsarliteError as error:
+        _log.warning("Ledgers of %s were not trimmed: %s", name, error)
 
 
 def _is_much(topic: ManagedLedger, partition: int, before: int) -> bool:

@@ -14,11 +14,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from math import ceil, inf
-from typing import Any
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
 from pulsar_spark.connector.broker.planned_batch import PlannedBatch
@@ -43,7 +42,8 @@ from pulsar_spark.connector.system.system_topics import (
     StoredRecord,
     SystemTopic,
 )
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger, looked_ahead
+from pulsar_spark.connector.topic_log.looked_ahead import Asker, looked_ahead
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
@@ -74,8 +74,9 @@ _log = logging.getLogger(__name__)
 class BrokerSource:
     """Plans the batches of one broker."""
 
-    def __init__(self, root: Root) -> None:
-        self._root, self._clock = root, root.clock
+    def __init__(self, root: Root, *, steps: bool = False) -> None:
+        """`steps`: they are done in this process, which reads what the logs name then."""
+        self._root, self._clock, self._steps = root, root.clock, steps
         self._commands = SystemTopic(root, COMMANDS)
         self._dispatch = SystemTopic(root, DISPATCH)
         self._dispatch_read = 0
@@ -108,6 +109,8 @@ class BrokerSource:
         """Topic partition set aside -> (how often it was, when it is tried again)."""
         self._news_s = self._clock.monotonic_s()
         self._begun = False
+        self._planned: BrokerOffset | None = None
+        """The last batch's end, until its input is asked for."""
         self._committed: BrokerOffset | None = None
 
     def look(self, begun: BrokerOffset) -> BrokerOffset | None:
@@ -120,19 +123,21 @@ class BrokerSource:
         self._begun = True
         with looked_ahead(self._root.store, self._asked_first()):
             end = end or self._look(self.hosted(begun).batch)
+        self._planned = end
         if end is not None:
             self._news_s = self._clock.monotonic_s()
             self._awaits_steps = True
             self._leases.have_news(about for about, part in end.parts.items() if part.has_news)
         return end
 
-    def _asked_first(self) -> list[Any]:
+    def _asked_first(self) -> list[Asker]:
         """What a look asks for in any case: over a network at once."""
         if self._news.is_quiet:
-            return [self._news]
-        busy = [self._logs[each] for each in self._busy if each in self._logs]
+            return [self._news, self._leases]
+        logs = [self._logs[each] for each in self._busy if each in self._logs]
+        busy: list[Asker] = [_WithFiles(each) for each in logs] if self._steps else [*logs]
         own = [self._dispatch] if self._awaits_steps else []
-        return [self._news, self._commands, *own, *busy]
+        return [self._news, self._commands, self._leases, *own, *busy]
 
     @property
     def watched(self) -> list[Watched]:
@@ -152,14 +157,16 @@ class BrokerSource:
     def input_of(self, begun: BrokerOffset, ended: BrokerOffset) -> BatchInput:
         """The batch's input, from its end alone; only of version 3 and before it is a difference.
 
-        One of these that restores begins where `__dispatch` was.
+        One of these that restores begins where `__dispatch` was. Who asks a second time, or for a
+        batch that was planned before this began, repeats it: it may have happened.
         """
+        is_repeated, self._planned = ended != self._planned, None
         before = HostedTopics()
         if ended.is_whole and ended.restored is not None:
             before = hosted_topics(self._dispatch, self._dispatch.refresh() and ended.restored)
         elif ended.is_whole:
             before.apply(begun)
-        return BatchInput(self._root, before.difference(ended))
+        return BatchInput(self._root, before.difference(ended), is_repeated=is_repeated)
 
     def next_due_s(self) -> float:
         """Seconds until something falls due, whoever lives or dies; inf if nothing does."""
@@ -258,8 +265,7 @@ class BrokerSource:
         self._set_unreadable_aside(batch, unreadable, first)
         batch.move(logs)
         self._policies(batch)
-        may_wait = commands != first or not batch.is_empty
-        batch.lapsed = self._lapsed(batch, may_wait=may_wait) if unread_ms is None else ()
+        batch.lapsed = self._lapsed(batch) if unread_ms is None else ()
         batch.step(self._stepped.take_due(now_ms))
         self._failed = {}
         if commands == first and batch.is_empty:
@@ -310,12 +316,13 @@ class BrokerSource:
         if not is_quiet:
             self._news.system_seen()
         stop = min(there, first + COMMANDS_AT_ONCE)
-        if stop > first:
+        if stop > first and self._commands.is_late:
             # Whoever subscribes has seen what is there by now: logs are asked behind the commands.
             busy = [self._logs[each] for each in self._busy if each in self._logs]
             self._root.store.at_once([
                 partial(self._commands.fetch, first, stop), *(each.ask for each in busy)
             ])  # fmt: skip
+        if stop > first:
             read = self._commands.read(first, stop)
             for ledger_id, together in groupby(read, key=lambda stored: stored.ledger_id):
                 records = [each.record for each in together]
@@ -444,18 +451,18 @@ class BrokerSource:
             return tuple(each.name for each in held if each.durable)
         return ()
 
-    def _lapsed(self, batch: PlannedBatch, *, may_wait: bool) -> tuple[Lease, ...]:
+    def _lapsed(self, batch: PlannedBatch) -> tuple[Lease, ...]:
         """The consumers whose leases are over, and where: but not where a broker is set aside.
 
         A lease of which no broker knows the consumer is forgotten: if it comes, it writes again.
         """
         known, lapsed = self._stepped.leases, list[Lease]()
-        for path in self._leases.over(known, may_wait=may_wait):
+        for path in self._leases.over(known):
             abouts = sorted(batch.hosted_of(known.get(path, ())))
             if abouts:
                 lapsed.append(replace(known[path][abouts[0]], partitions=tuple(abouts)))
             elif path not in known:
-                self._leases.forget(path)
+                self._leases.delete(path)
         return tuple(lapsed)
 
     @property
@@ -470,6 +477,22 @@ class BrokerSource:
         if due_ms is None:
             return pause
         return max(0.001, min(pause, (due_ms - self._clock.wall_ms()) / 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class _WithFiles(Asker):
+    """A topic's log, of whose new ledgers the next step reads the columns."""
+
+    log: ManagedLedger
+
+    def ask(self) -> bool:
+        return self.log.ask()
+
+    def ask_on(self) -> None:
+        self.log.ask_on(lambda new: new)
+
+    def forget(self) -> None:
+        self.log.forget()
 
 
 def _partitions_seen(record: Record) -> int | None:

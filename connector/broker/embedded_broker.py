@@ -28,7 +28,7 @@ from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.system.broker_offset import BrokerOffset, stale_checkpoint
 from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
-from pulsar_spark.connector.topic_log.managed_ledger import looked_ahead
+from pulsar_spark.connector.topic_log.looked_ahead import looked_ahead
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
@@ -68,7 +68,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         self._named: bytes | None = None
         """The checkpoint's content, as this broker knows it."""
         self._sign = SignOfLife(root) if term is None else None
-        self._source = BrokerSource(root)
+        self._source = BrokerSource(root, steps=True)
         self.brokers: Brokers = {}
         """(topic, partition) -> its broker after the last batch."""
         self.done: tuple[OutputRow, ...] = ()
@@ -78,9 +78,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         self.offset = BrokerOffset()
         """The offset at which the last batch ended."""
         self._under_way: BrokerOffset | None = None
-        """The end of a batch that was planned and is not done, ..."""
-        self._is_tried = False
-        """... and whether it was begun before."""
+        """The end of a batch that was planned and is not done."""
         if self._sign is not None:
             self._sign.begin()
         try:
@@ -105,12 +103,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
             return False
         number = self._batch_id + 1
         self._plan(number, end)
-        was_tried, self._is_tried = self._is_tried, True
         self._run(number, self.offset, end)
-        if was_tried:  # an earlier try may have taken effect, and have read what this one could not
-            dispatch = SystemTopic(self.root, DISPATCH)
-            self.brokers = _stored(dispatch, dispatch.refresh())
-        self._is_tried = False
         self._batch_id, self.offset, self._under_way = number, end, None
         return True
 

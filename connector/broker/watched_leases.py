@@ -27,8 +27,6 @@ from pulsar_spark.topic_name import TopicPartition
 
 LEASES_EVERY_S: Final = 1.0
 """How often the leases are looked at, on a local disk."""
-LEASES_LATE_S: Final = 5.0
-"""How long a look may be put off over a network, where a batch would wait for the answer."""
 CALL_MS: Final = 2_000 * int(REMOTE_MOST_PAUSE_S)
 """How long after its lease who rested may take to hear of news, and to show life."""
 
@@ -46,17 +44,35 @@ class WatchedLeases:
         self._written: dict[str, int] = {}
         """When the files were written, as of the last look."""
         self._look_s = self._clock.monotonic_s()
+        self._asked: dict[str, int] | None = None
+        """The files as they were seen for the look that is under way, if it is time."""
         self._moved: set[TopicPartition] = set()
         """Topic partitions with news since the last look."""
         self._called: dict[str, int] = {}
         """The time, in ms, in which who rests and was called is to show life."""
 
-    def over(self, known: Known, *, may_wait: bool) -> list[str]:
-        """The paths of leases that are over, if it is time to look; `may_wait` if others do."""
-        late_s = LEASES_LATE_S if may_wait and self._store.remote else 0.0
-        if self._clock.monotonic_s() < self._look_s + late_s:
+    def ask(self) -> bool:
+        """Look at the files, if it is time, for the `over` that follows: beside other requests."""
+        if self._clock.monotonic_s() >= self._look_s:
+            self._asked = leases(self._store)
+        return False
+
+    def ask_on(self) -> None:
+        """Read what is new of it."""
+        if self._asked is not None:
+            self._read(self._asked)
+
+    def forget(self) -> None:
+        """No `over` has followed."""
+        self._asked = None
+
+    def over(self, known: Known) -> list[str]:
+        """The paths of leases that are over, if it is time to look."""
+        if self._clock.monotonic_s() < self._look_s:
             return []
-        written = leases(self._store)
+        if self._asked is None:
+            self.ask()
+        written, self._asked = self._asked or {}, None
         self._read(written)
         self._call(known)
         signs = {**dict.fromkeys(known), **written}
@@ -67,7 +83,7 @@ class WatchedLeases:
             self._look_s = max(self._look_s, look_s)
         return over
 
-    def forget(self, path: str) -> None:
+    def delete(self, path: str) -> None:
         """Delete the file of a consumer that no broker knows: if it comes, it writes again."""
         if self._held[path] is not None:
             self._store.delete(path)

@@ -99,7 +99,7 @@ def write_messages(
                     incarnation=incarnation,
                 )  # fmt: skip
             writers[whole].add(messages, name.partition_index)
-    return [writer.close() for writer in writers.values()]
+    return root.store.all_of(_TopicWriter.close, writers.values())
 
 
 class _TopicWriter:
@@ -228,28 +228,29 @@ def _by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str,
         )
     if default is not None:
         topics = pc.fill_null(topics, default)
-    distinct = topics.unique().to_pylist()
+    found = topics.dictionary_encode()
+    distinct = found.dictionary.to_pylist()
     for topic in distinct:
         check_user_topic(TopicName.parse(topic), "written")
     if len(distinct) == 1:
         yield distinct[0], rest
         return
-    for topic in distinct:
-        yield topic, rest.filter(pc.equal(topics, topic))
+    for number, rows in _split(rest, found.indices.to_numpy()):
+        yield distinct[number], rows
 
 
 def _split(
-    messages: pa.Table, partitions: NDArray[np.int32] | int
-) -> Iterator[tuple[int, pa.Table]]:
-    """(partition, its rows in order), for each partition that has any."""
-    if isinstance(partitions, int):
-        yield partitions, messages
+    rows: pa.Table | pa.RecordBatch, parts: NDArray[np.int32] | int
+) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
+    """(partition, or topic, its rows in order), for each that has any."""
+    if isinstance(parts, int):
+        yield parts, rows
         return
-    narrow = partitions.astype(np.uint16) if partitions.max() < 1 << 16 else partitions
+    narrow = parts.astype(np.uint16) if parts.max() < 1 << 16 else parts
     order = np.argsort(narrow, kind="stable")  # a radix sort, as the numbers are narrow
-    ordered = messages.take(pa.array(order))
-    numbers, firsts = np.unique(partitions[order], return_index=True)
-    ends = [*firsts[1:].tolist(), len(messages)]
+    ordered = rows.take(pa.array(order))
+    numbers, firsts = np.unique(parts[order], return_index=True)
+    ends = [*firsts[1:].tolist(), rows.num_rows]
     for number, first, end in zip(numbers.tolist(), firsts.tolist(), ends, strict=True):
         yield number, ordered.slice(first, end - first)
 

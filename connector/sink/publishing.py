@@ -58,11 +58,7 @@ def publish(
         part.await_room(patience_ms)
     claims = any(part.producer is not None and part.producer.is_asked for part in parts)
     if transaction is None and (not claims or len(parts) == 1):
-        published = []
-        for part in parts:
-            with part.connected():
-                published.append(part.publish(None))
-        return published
+        return root.store.all_of(_TopicPart.publish_alone, parts)
     with ExitStack() as connected:
         for part in parts:
             connected.enter_context(part.connected())
@@ -142,6 +138,10 @@ class _TopicPart:
         finally:
             if producer is not None and self.leaves:  # also if nothing was published
                 disconnect(self.ledger, producer)
+
+    def publish_alone(self) -> Commit | AlreadyCommitted:
+        with self.connected():
+            return self.publish(None)
 
     def publish(self, transaction: Transaction | None) -> Commit | AlreadyCommitted:
         with told(self.ledger, self.producer):

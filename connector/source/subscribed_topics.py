@@ -57,7 +57,9 @@ class SubscribedTopics:
         self._absent = absent
         self._read_before: set[str] = set()
         self._unopened: list[TopicName] | None = None
-        """Of the topics that are named those that are still to be opened."""
+        """Of the topics that are named those that are still to be opened, ..."""
+        self._left_out: set[str] = set()
+        """... and those that were deleted, and are left out."""
         self._pattern: str | None = options["topicsPattern"]
         self._interval_s = options["topicDiscoveryInterval"] / 1000
         self._looked_s = -math.inf
@@ -92,10 +94,17 @@ class SubscribedTopics:
             )
         return [TopicName.parse(text) for text in texts]
 
-    def ask(self) -> None:
+    def ask(self) -> bool:
         """Look for announcements, and for commits where some were lately, for `refresh`."""
-        busy = [self._ledgers[each] for each in self._busy if each in self._ledgers]
-        self.root.store.at_once([self.news.ask, *(each.ask for each in busy)])
+        asked = [self.news.ask, *(each.ask for each in self._open_busy())]
+        return any(list(self.root.store.answers(lambda ask: ask(), asked)))
+
+    def ask_on(self) -> None:
+        """The same for what comes behind these commits."""
+        self.root.store.at_once([each.ask_on for each in self._open_busy()])
+
+    def _open_busy(self) -> list[ManagedLedger]:
+        return [self._ledgers[each] for each in self._busy if each in self._ledgers]
 
     def forget(self) -> None:
         """No `refresh` has followed."""
@@ -107,8 +116,7 @@ class SubscribedTopics:
         """Take in new commits, new partitions and new topics; False if there were none.
 
         TopicNotFoundError if a topic that the options name does not exist, and is not made;
-        TopicDeletedError if it was deleted since it was opened. One that a pattern has found is
-        left out then.
+        TopicDeletedError if it was deleted since it was opened, unless it is left out.
         """
         undecided = {
             topic
@@ -125,7 +133,9 @@ class SubscribedTopics:
         for name in self._unopened:
             self._open_named(name)
         self._unopened = [
-            each for each in self._unopened if each.partitioned_topic_name not in self._ledgers
+            each
+            for each in self._unopened
+            if each.partitioned_topic_name not in self._ledgers.keys() | self._left_out
         ]
         self._discover()
         return found or len(self._ledgers) != opened
@@ -136,12 +146,24 @@ class SubscribedTopics:
         try:
             ledger.refresh()
         except TopicDeletedError as error:
-            if topic in self._named:
+            if not self.goes_on_without(topic):
                 raise
             _log.warning("Read no more: %s", error.message)
             self._close(topic)
             return True
         return self._take_in(topic, ledger)
+
+    def goes_on_without(self, topic: str) -> bool:
+        """Whether a topic that was deleted is left out.
+
+        One that a pattern has found is, and without `failOnDataLoss` one of several that are named.
+        """
+        if topic not in self._named:
+            return True
+        if self.options["failOnDataLoss"] or topic == self.retry_topic:
+            return False
+        others = (each for each in self._names if each.partitioned_topic_name != topic)
+        return any(self.root.open_found(each) is not None for each in others)
 
     def _take_in(self, topic: str, ledger: ManagedLedger) -> bool:
         """Note the state of an open topic; whether it is another one than was seen last."""
@@ -243,7 +265,7 @@ class SubscribedTopics:
     def open_all(self, topics: Iterable[str]) -> None:
         """Open these topics, whether or not the options (still) name them.
 
-        One that a pattern had found, and that was deleted, is left out: `is_open` tells.
+        One that was deleted may be left out: `is_open` tells.
         """
         for topic in topics:
             if topic not in self._ledgers:
@@ -251,7 +273,7 @@ class SubscribedTopics:
                 try:
                     self._open(topic, self.root.open(TopicName.parse(topic)))
                 except TopicDeletedError:
-                    if self._pattern is None or topic in self._named:
+                    if not self.goes_on_without(topic):
                         raise
 
     def is_open(self, about: TopicPartition) -> bool:
@@ -350,6 +372,10 @@ class SubscribedTopics:
         found = self.root.open_found(name)
         if found is None:
             if topic in self._read_before:
+                if self.goes_on_without(topic):
+                    _log.warning("Read no more: topic %s was deleted.", topic)
+                    self._left_out.add(topic)
+                    return
                 why = "the checkpoint has read it: it was deleted, and another is not the same"
                 try:
                     self.root.open(name)

@@ -14,9 +14,10 @@ import fcntl
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -36,8 +37,13 @@ from pulsar_spark.errors import (
 from pulsar_spark.topic_name import NON_PERSISTENT
 
 TEMPORARY_PREFIX = ".tmp-"
+MANY: Final = 8
+AT_ONCE: Final = 8
+"""So many threads wait for the disk together, which then makes durable what all of them wrote."""
 _MISSING = FileNotFoundError, NotADirectoryError
 _READING = "read", "look at", "list", "open"
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 _OPENS_A_LOG = re.compile(r"/_log/(0{20}\.json|pointer\.json|\d{20}\.snapshot\.parquet)$")
 
 
@@ -53,6 +59,13 @@ class LocalStore(ObjectStore):
 
     def local_folder(self, path: str) -> str | None:
         return self._full(path)
+
+    def all_of(self, work: Callable[[_Asked], _Answer], items: Iterable[_Asked]) -> list[_Answer]:
+        asked = list(items)
+        if len(asked) < MANY:
+            return list(map(work, asked))
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            return list(threads.map(work, asked))
 
     def get(self, path: str) -> bytes | None:
         with _told("read", path):

@@ -111,6 +111,17 @@ class ObjectStore(ABC):
             for _ in self.answers(lambda request: request(), requests):
                 pass
 
+    def beside(self, action: Callable[[], object]) -> None:
+        """Do it now; over a network beside what follows, where it raises nothing that is heard."""
+        action()
+
+    def all_of(self, work: Callable[[_Asked], _Answer], items: Iterable[_Asked]) -> list[_Answer]:
+        """The work for each item, in their order; many wait for the disk or network together.
+
+        At the first error, in that order, it ends; work that was begun beside that is done first.
+        """
+        return list(self.answers(work, items))
+
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         """(content, the token by which `compare_and_swap` knows it), or None twice: no file."""
         data = self.get(path)

@@ -74,6 +74,7 @@ class RemoteStore(ObjectStore):
         self.root = root.rstrip("/")
         self._module = obstore
         self._has_bucket = False
+        self._aside: ThreadPoolExecutor | None = None
         from_url: Any = stores.from_url
         try:
             self._store: Any = from_url(self.root, **settings)
@@ -111,6 +112,11 @@ class RemoteStore(ObjectStore):
             return map(request, asked)
         with ThreadPoolExecutor(min(len(asked), REQUESTS_AT_ONCE)) as threads:
             return threads.map(request, asked)
+
+    def beside(self, action: Callable[[], object]) -> None:
+        if self._aside is None:
+            self._aside = ThreadPoolExecutor(1, "pulsarlite-beside")
+        self._aside.submit(action)
 
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         with suppress(FileNotFoundError), self.told("read", path, FileNotFoundError):

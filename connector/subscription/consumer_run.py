@@ -19,7 +19,7 @@ from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTo
 from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
-from pulsar_spark.connector.topic_log.managed_ledger import Asker, looked_ahead
+from pulsar_spark.connector.topic_log.looked_ahead import Asker, looked_ahead
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
@@ -119,7 +119,7 @@ class ConsumerRun:
     def hear(self) -> bool:
         """Take in news of the logs and of the broker; False if there was none.
 
-        The logs are looked at again after the broker, which may have granted newer messages.
+        The logs are looked at again where the broker knows more: it may have granted that.
         """
         client = self._connection
         announced = self.topics.news
@@ -131,6 +131,7 @@ class ConsumerRun:
                 announced.system_seen()
                 if client.hear():
                     news = True
+                if client.is_ahead:
                     with looked_ahead(self._root.store, [self.topics]):
                         self.topics.refresh()
         self.heard = client.take_heard() | self.topics.changed()
@@ -189,7 +190,7 @@ class ConsumerRun:
         held: set[TopicPartition] = set()
         for partition in self._to_look_at(begun):
             consumer = client.consumers[partition]
-            if not consumer.connected:
+            if not consumer.offers:
                 continue
             start = begun.get(partition)
             consumer.forget_planned(start)

@@ -23,6 +23,7 @@ from pulsar_spark.errors import (
     BrokerRefusedError,
     ConsumerBusyError,
     ConsumerReplacedError,
+    PulsarliteError,
     ServerError,
     TopicDeletedError,
 )
@@ -79,6 +80,8 @@ class SubscriptionClient:
         self.stepped: dict[TopicPartition, Stepped] = {}
         self._told: set[TopicPartition] = set()
         """The partitions that are not as they were when `take_heard` was asked last."""
+        self._unjudged: set[TopicPartition] = set()
+        """Those of which was heard what may be a refusal that is still to be dealt with."""
         self._known: Mapping[TopicPartition, Any] = {}
         """The partitions of the topics to which it has subscribed, ..."""
         self._unsaid: set[TopicPartition] = set()
@@ -151,6 +154,7 @@ class SubscriptionClient:
         """
         stop = self._dispatch.refresh()
         if stop <= self._heard:
+            self._look_at_refusals()
             self._tell_if_waiting()
             return False
         self.heard_s, self._tell_at_s = self._root.clock.monotonic_s(), None
@@ -174,7 +178,8 @@ class SubscriptionClient:
             told.add(about)
         self._heard = stop
         self._told |= told
-        self._look_at_refusals(told)
+        self._unjudged |= told
+        self._look_at_refusals()
         return bool(told)
 
     def take_heard(self) -> set[TopicPartition]:
@@ -182,9 +187,23 @@ class SubscriptionClient:
         told, self._told = self._told, set()
         return told
 
-    def ask(self) -> None:
-        """Look for the broker's news, for the `hear` that follows."""
-        self._dispatch.ask()
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the broker has just told of messages that no look at a log has found."""
+        topics = self._topics
+        heard = ((about, self.stepped.get(about)) for about in self._told if topics.is_open(about))
+        return any(
+            step is not None and step.last_position > topics.view(about).last_position
+            for about, step in heard
+        )
+
+    def ask(self) -> bool:
+        """Look for the broker's news, for the `hear` that follows; whether there is any."""
+        return self._dispatch.ask()
+
+    def ask_on(self) -> None:
+        """The same for what comes behind it."""
+        self._dispatch.ask_on()
 
     def forget(self) -> None:
         """No `hear` has followed."""
@@ -286,23 +305,36 @@ class SubscriptionClient:
         late = {each for each in new if each.topic not in there}
         return late if late != new else set()
 
-    def _look_at_refusals(self, told: Iterable[TopicPartition]) -> None:
+    def _look_at_refusals(self) -> None:
+        """Deal with those that are new; after an error of the store the next look does."""
+        told = self._unjudged & self.consumers.keys()
         refused = {a: reply for a in told if (reply := self.consumers[a].refusal)}
-        if self._options["topicsPattern"]:  # a topic that is deleted is left out at the next look
-            there = ((a, reply) for a, reply in refused.items() if reply.error is not NO_TOPIC)
-            refused = dict(there)
-        if not refused:
-            return
+        refused = {  # a topic that is deleted may be left out at the next look
+            a: reply
+            for a, reply in refused.items()
+            if reply.error is not NO_TOPIC or not self._topics.goes_on_without(a.topic)
+        }
+        if refused:
+            self._deal_with(refused)
+        self._unjudged.clear()
+
+    def _deal_with(self, refused: Mapping[TopicPartition, Reply]) -> None:
+        """Subscribe again if it was let in before; else leave, and say why."""
         about, reply = next(iter(refused.items()))
         is_first_answer = reply.request_id == self.consumers[about].command.request_id
         never_was = reply.error is ServerError.SUBSCRIPTION_NOT_FOUND and is_first_answer
         if reply.error not in GONE or never_was:
-            self._say_and_go([each for each in self.consumers if each not in refused])
+            try:
+                self._say_and_go([each for each in self.consumers if each not in refused])
+            except PulsarliteError as error:
+                _log.warning("Consumer %s leaves without a word: %s", self.name, error)
+                self.abandon()
             raise _refused(about, self.subscription, self.name, reply)
         # A lease file of a run that was let in is deleted by the broker: a batch may still read it.
         let_in = {about for about, each in self.consumers.items() if each.was_connected}
         self._keeper.stop(remove=not let_in)
         if self._newest_run() > self.incarnation:
+            self.is_closed = True
             raise ConsumerReplacedError(
                 f"A newer run of consumer {self.name} of subscription {self.subscription} has "
                 "taken over: this one stops. Two queries that share a subscription need two "
@@ -334,10 +366,14 @@ class SubscriptionClient:
         if self._tell_at_s is not None and now_s >= self._tell_at_s:
             self._tell_at_s = now_s + TOLD_EVERY_S
             _log.warning(
-                "Consumer %s of subscription %s waits for the broker of %s, which is silent. "
-                "Start one: pulsarlite standalone --service-url %s", self.name, self.subscription,
-                self._root.service_url, self._root.service_url,
-            )  # fmt: skip
+                "Consumer %s of subscription %s waits for the broker of %s, which is silent: it "
+                "begins, is busy, or is not there. If none runs: pulsarlite standalone "
+                "--service-url %s",
+                self.name,
+                self.subscription,
+                self._root.service_url,
+                self._root.service_url,
+            )
 
 
 def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) -> Exception:

@@ -111,10 +111,19 @@ class SystemTopic:
             ledger.settle()
         return ledger.state.next_ledger_id
 
-    def ask(self) -> None:
-        """Look for the next commit, for the `refresh` that follows."""
-        if self.exists():
-            self.open().ask()
+    def ask(self) -> bool:
+        """Look for the next commit, for the `refresh` that follows; whether there is one."""
+        return self.exists() and self.open().ask()
+
+    def ask_on(self) -> None:
+        """The same for what comes behind it, with the files that are read then."""
+        if self._ledger is not None:
+            self._ledger.ask_on(self._unknown, again=False)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether there is more than `ask` found."""
+        return self._ledger is not None and self._ledger.is_late
 
     def forget(self) -> None:
         """No `refresh` has followed."""
@@ -256,8 +265,7 @@ _remembered: dict[tuple[int, ObjectStore, str], _Written] = {}
 
 def _reader(ledger: ManagedLedger) -> closing[LedgerFileReader]:
     """Of files that a broker reads when it plans, and again when it steps."""
-    held = LedgerFileReader(ledger.store, ledger.folder, ledger.topic, holds_small=True)
-    return closing(held)
+    return ledger.reader(holds_small=True)
 
 
 def _table(records: Sequence[Record], now_ms: int) -> pa.Table:

@@ -105,10 +105,14 @@ class PointerFile:
 
     def _remove(self, removed: int) -> None:
         """Delete commits and snapshots up to a number that the pointer has given up."""
-        for item in list(self._store.files(join(self._folder, LOG_FOLDER))):
-            numbered = _NUMBERED.fullmatch(item.name)
-            if numbered and int(numbered[1]) <= removed:
-                self._store.delete(item.path)
+        there = [
+            (numbered, item.path)
+            for item in self._store.files(join(self._folder, LOG_FOLDER))
+            if (numbered := _NUMBERED.fullmatch(item.name))
+        ]
+        gone = (path for numbered, path in there if int(numbered[1]) <= removed)
+        for _ in self._store.answers(self._store.delete, gone):
+            pass
 
     def parse(self, data: bytes | None) -> LogPointer:
         """The pointer that is stored as `data`."""

@@ -19,10 +19,10 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.ledger_files.sequence_ids import SEQUENCE_COLUMNS, Rows, sequences_of
@@ -34,6 +34,7 @@ from pulsar_spark.connector.topic_log.log_snapshot import (
     encode_snapshot,
     snapshot_file,
 )
+from pulsar_spark.connector.topic_log.looked_ahead import LogTail
 from pulsar_spark.connector.topic_log.news import Announcer
 from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import (
@@ -75,6 +76,8 @@ TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
 
 _Answer = TypeVar("_Answer")
+Wanted = Callable[[Sequence[LedgerInfo]], Iterable[LedgerInfo]]
+"""Of new ledgers those whose files are read next."""
 Build = Callable[[TopicState, Commit], Commit | _Answer]
 """(state, the next commit, empty) -> the commit with what it says, or why there is none."""
 
@@ -95,7 +98,7 @@ class ManagedLedger:
         """The state after the last `refresh` or commit; either may replace the object."""
         self._pointer_file = PointerFile(store, folder, grace_ms)
         self._pointer_looked_s = 0.0
-        self._snapshot = -1
+        self._snapshot, self._is_snapshotting = -1, False
         self._undecided: tuple[Commit, int] | None = None  # (commit, when it was first seen)
         self._lock = threading.RLock()
         self._is_bound = False
@@ -104,8 +107,9 @@ class ManagedLedger:
         self._announcer = Announcer(store, self.topic)
         self._recent: dict[int, bytes] = {}
         """The last commits that were read, over a network, where `commits` would ask again."""
-        self._asked: tuple[int, bytes | None] | None = None
-        """The number of a commit, and what was found there: for the look that is under way."""
+        self._asked: LogTail | None = None
+        """What was found, for the look that is under way."""
+        self._asked_up_to = -1
 
     @classmethod
     def open(cls, store: ObjectStore, folder: str, topic: str | None = None) -> ManagedLedger:
@@ -175,14 +179,44 @@ class ManagedLedger:
     def ledgers(self, partition: int) -> LedgerList:
         return self.state.ledgers(partition)
 
-    def ask(self) -> None:
+    def ask(self) -> bool:
         """Look for the next commit, for the `refresh` that follows: beside other requests."""
         number = self.state.number + 1
-        self._asked = number, self.store.get(self._path(number))
+        data = self.store.get(self._path(number))
+        self._asked = LogTail(number, [] if data is None else [data], is_end=data is None)
+        self._asked_up_to = number if data is not None else number - 1
+        return data is not None
+
+    def ask_on(self, wanted: Wanted = lambda _: (), *, again: bool = True) -> None:
+        """The same for what comes behind it, with the `wanted` files of its ledgers.
+
+        If nothing was there, look `again`.
+        """
+        asked, up_to = self._asked, self._asked_up_to
+        if asked is None or asked.is_end:
+            if again:
+                self.ask()
+                self._asked_up_to = up_to
+            return
+        follows = asked.first + len(asked.commits)
+        requests: list[Callable[[], Any]] = [
+            lambda: self.store.get(self._path(follows)),
+            lambda: self.store.get(self._pointer_file.path),
+            lambda: self._fetch(wanted(asked.ledgers(self._path))),
+        ]
+        data, pointer, _ = self.store.answers(lambda do: do(), requests)
+        found = [] if data is None else [data]
+        vouching = self._pointer_of(pointer) if data is None else None
+        self._asked = LogTail(asked.first, asked.commits + found, vouching, is_end=data is None)
 
     def forget(self) -> None:
         """No `refresh` has followed."""
         self._asked = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether there is more than `ask` knew of, before anybody was to `ask_on`."""
+        return self.state.number > self._asked_up_to
 
     def refresh(self) -> bool:
         """Apply the commits since the last look; False if there were none."""
@@ -343,9 +377,10 @@ class ManagedLedger:
             self._follow()
             self._settle(None, MAX_TRANSACTION_TIMEOUT_MS)
 
-    def reader(self) -> closing[LedgerFileReader]:
-        """Reads the data files, to the end of its `with`."""
-        return closing(LedgerFileReader(self.store, self.folder, self.topic))
+    def reader(self, *, holds_small: bool = False) -> closing[LedgerFileReader]:
+        """Reads the data files, to the end of its `with`; some are read again by this process."""
+        held = LedgerFileReader(self.store, self.folder, self.topic, holds_small=holds_small)
+        return closing(held)
 
     def commits(self, first: int, last: int) -> list[Commit] | None:
         """The commits from `first` to `last`, both included; None if some are gone."""
@@ -380,8 +415,8 @@ class ManagedLedger:
                 lambda stored, name: decode_snapshot(stored, self.topic, name, number),
                 path,
             )
-            self.store.put_if_absent(path, data)
-            self._note(self._pointer_file.move(number, self.clock()))
+        self.store.put_if_absent(path, data)
+        self._note(self._pointer_file.move(number, self.clock()))
 
     def _try(self, proposal: Commit) -> bool:
         """Whether the proposal was committed. If not, the state has moved on."""
@@ -478,25 +513,28 @@ class ManagedLedger:
         self._follow()
         return self._undecided is None
 
+    def _fetch(self, ledgers: Iterable[LedgerInfo]) -> None:
+        """Have the files of these at hand that are small."""
+        with suppress(PulsarliteError), self.reader(holds_small=True) as reader:
+            reader.fetch(ledgers)
+
     def _tail(self, number: int) -> tuple[list[bytes], LogPointer | None]:
         """The log files from `number` on, up to the first gap.
 
         With the pointer, if it was asked for beside the last request, which found nothing more.
         """
         found: list[bytes] = []
-        ahead = 1
+        ahead, asked = 1, self._asked
+        if asked is not None and asked.first == number:
+            self._asked, found = None, asked.commits
+            if asked.is_end:
+                return found, asked.pointer
         while len(found) < TAIL_AT_ONCE:
             first = number + len(found)
-            if self._asked is not None and self._asked[0] == first:
-                (_, data), self._asked = self._asked, None
-                if data is None:
-                    return found, None
-                found.append(data)
-                continue
-            asked = [self._path(each) for each in range(first, first + ahead)]
+            paths = [self._path(each) for each in range(first, first + ahead)]
             beside = self.store.remote and (bool(found) or self._is_pointer_due())
             before = len(found)
-            *files, last = self._answers([*asked, self._pointer_file.path] if beside else asked)
+            *files, last = self._answers([*paths, self._pointer_file.path] if beside else paths)
             for data in files if beside else (*files, last):
                 if data is None:
                     is_behind = beside and len(found) == before
@@ -603,15 +641,26 @@ class ManagedLedger:
         return {each.file for each in new if abs(now_ms - each.max_publish_time_ms) < FRESH_MS}
 
     def _snapshot_if_due(self) -> None:
-        """A snapshot now and then; if it fails, the commit stands all the same."""
+        """A snapshot now and then; if it fails, the commit stands all the same.
+
+        Over a network nobody waits for it, unless it is late: this process may end before it.
+        """
         ledgers = sum(map(len, map(self.state.ledgers, range(self.state.partitions))))
         every = max(SNAPSHOT_EVERY, ledgers // SNAPSHOT_LEDGERS)
-        if self.state.number - max(self._snapshot, 0) < every:
-            return
+        commits = self.state.number - max(self._snapshot, 0)
+        if commits >= 2 * every:
+            self._snapshot_now()
+        elif commits >= every and not self._is_snapshotting:
+            self._is_snapshotting = True
+            self.store.beside(self._snapshot_now)
+
+    def _snapshot_now(self) -> None:
         try:
             self.write_snapshot()
         except (PulsarliteError, OSError, ArithmeticError, LookupError, ValueError) as error:
             _log.warning("No snapshot of topic %s at %s: %s", self.topic, self.state.number, error)
+        finally:
+            self._is_snapshotting = False
 
     def _pointer(self) -> LogPointer:
         return self._pointer_of(self.store.get(self._pointer_file.path))
@@ -638,34 +687,6 @@ class ManagedLedger:
 
     def _path(self, number: int) -> str:
         return join(self.folder, log_file(number))
-
-
-class Asker(Protocol):
-    """What looks for news by one request, or by several beside each other."""
-
-    def ask(self) -> None:
-        """Look, for what follows."""
-
-    def forget(self) -> None:
-        """Nothing has followed."""
-
-
-@contextmanager
-def looked_ahead(
-    store: ObjectStore, askers: Iterable[Asker], *beside: Callable[[], object]
-) -> Iterator[None]:
-    """A context in which these know what they ask for first: over a network, asked all at once.
-
-    What is to be done `beside` it is done in any case.
-    """
-    asking = list(askers) if store.remote else []
-    try:
-        for _ in store.answers(lambda do: do(), [*beside, *(each.ask for each in asking)]):
-            pass
-        yield
-    finally:
-        for each in asking:
-            each.forget()
 
 
 def _check_partitions(partitions: int) -> None:

@@ -42,6 +42,8 @@ REMOTE_ROUND_S: Final = 24 * 3600.0
 """... and over a network, where it is a request a topic, ..."""
 TURN_S: Final = 600.0
 """... but of few topics one has its turn each so often, as have the broker's own."""
+NEWEST_EVERY_S: Final = 1.0
+"""How often at most NEWEST is asked for: logs of busy topics are looked at more often."""
 LIST_EVERY_S: Final = 20.0
 """How often at most announcements are listed over a network; the newest names its topic."""
 LONGEST_NAME: Final = 150
@@ -117,7 +119,9 @@ class NewsWatch:
         self._listed_s = self._list_s = self._relist_s = -inf
         """When announcements were listed, when they are next, and again, as some come later."""
         self._is_asked = False
-        """Whether NEWEST was looked at for this look."""
+        """Whether NEWEST was looked at for this look, if that was due, ..."""
+        self._ask_s = -inf
+        """... which it is then."""
         self._system_s = self.newest_s
         self._folders: list[str] = []
         """Where announcements appear on a local disk: nowhere, as long as its topics are few."""
@@ -177,11 +181,15 @@ class NewsWatch:
             if path not in self._seen or self._seen[path][0] != written_ms:
                 self._seen[path] = written_ms, now_s
 
-    def ask(self) -> None:
+    def ask(self) -> bool:
         """Look at NEWEST, for the `busy` that follows: beside other requests."""
         if not self._store.remote:
-            return
+            return False
         now_s = self._clock.monotonic_s()
+        self._is_asked = True
+        if now_s < self._ask_s:
+            return False
+        self._ask_s = now_s + NEWEST_EVERY_S
         asked: list[Callable[[], Any]] = [lambda: self._store.get(NEWEST)]
         if now_s >= min(self._list_s, self._relist_s):
             asked.append(self._listing)
@@ -189,13 +197,16 @@ class NewsWatch:
             self._relist_s = self._relist_s if now_s < self._relist_s else inf
         newest, *listed = self._store.answers(lambda each: each(), asked)
         self._listed = listed[0] if listed else self._listed
-        self._is_asked = True
         if newest != self._newest:
             self._newest, self.newest_s = newest, now_s
             if newest is not None:
                 self._seen[news_file(_text(newest).rpartition(" ")[0])] = -1, now_s
             self._list_s = min(self._list_s, max(now_s, self._listed_s + LIST_EVERY_S))
             self._relist_s = now_s + REMOTE_ANNOUNCED_S
+        return False  # of the logs
+
+    def ask_on(self) -> None:
+        """What it has found is enough."""
 
     def forget(self) -> None:
         """No `busy` has followed."""

@@ -34,6 +34,8 @@ class Phase(IntEnum):
     COMMANDS = 3
     LEASES = 4
     TICK = 5
+    HAPPENED = 6
+    """No input: where the batch has happened already, the state with which it ended."""
 
 
 SHARD: Final = "shard"

@@ -3,7 +3,8 @@
 Invariants: the stored shards are all that the next batch needs; they are written to `__dispatch`
 too, so a host that lost its store is restored from there to the letter; of a deleted topic no shard
 is left; the same state and rows give the same result, so a batch may be repeated; a step that
-fails, or whose input could not be read, leaves the state as it was, and affects no other topic.
+fails, or whose input could not be read, leaves the state as it was, and affects no other topic;
+behind a batch that had happened the state is the one that was said then.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def run(broker: HostedBroker, rows: Iterable[InputRow]) -> Batch:
     """Take in a batch's rows of one topic partition, in their order, and step once.
 
     A broker that can't step is set aside: its shards stay, and a row says why. Rows that restore it
-    count for more than what the store has.
+    count for more than what the store has, and those of a batch that has happened for more than
+    what it comes to now.
     """
     ordered = sorted(rows, key=attrgetter("phase", "place", "row"))
     first = ordered[0]
@@ -78,6 +80,9 @@ def run(broker: HostedBroker, rows: Iterable[InputRow]) -> Batch:
         _log.exception("Topic partition %s of %s is set aside", first.partition, first.topic)
         after, out = HostedBroker(broker.shards), []
         last = effect(broker_rows.ASIDE, "", described(error).encode())
+    happened = [row for row in ordered if row.phase == Phase.HAPPENED]
+    if happened:
+        after = HostedBroker({row.text: row.data for row in happened if row.text})
     written, deleted = changed(held, after.shards)
     whole = any(row.kind == broker_rows.SNAPSHOT for row in ordered)
     out += [

@@ -118,8 +118,9 @@ OPTIONS: Final = (
            "A function without arguments that sets up OpenTelemetry in each of Spark's Python "
            "workers: then each task's rows name a span of theirs: [traces](monitoring.md#traces)."),
     Option("failOnDataLoss", values.BOOLEAN, True, Scope.READ,
-           "Whether a query stops when messages that it has not read were trimmed away; otherwise "
-           "it goes on behind them, and says so in its log."),
+           "Whether a query stops when messages that it has not read were trimmed away, or one of "
+           "several topics that are named was deleted; otherwise it goes on behind them, and "
+           "without that one, and says so in its log."),
     Option("readCompacted", values.BOOLEAN, False, Scope.READ,
            "Whether of a compacted topic (`pulsarlite topics compact`) only the latest message of "
            "each key is read, up to the compaction's horizon, and all that was published since. A "
@@ -398,9 +399,10 @@ def _parse(option: Option, value: str) -> Any:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.5)
-    offer = f" Did you mean {_BY_NAME[near[0]].name}?" if near else ""
+    if near:
+        return f"Option {name} is not known. Did you mean {_BY_NAME[near[0]].name}?"
     known = ", ".join(option.name for option in OPTIONS)
-    return f"Option {name} is not known.{offer} Known are {known}, and {STORAGE_PREFIX}*."
+    return f"Option {name} is not known. Known are {known}, and {STORAGE_PREFIX}*."
 
 
 def _scope_text(scope: Scope) -> str:

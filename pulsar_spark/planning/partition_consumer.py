@@ -58,6 +58,9 @@ class PartitionConsumer:
     """The position up to which messages were trimmed unread, and are given up."""
     answered: int = -1
     """The highest request that was answered."""
+    asked_again: int = -1
+    """A request behind that for all that it holds to be given again. Until its answer nothing is
+    offered: what was granted before comes again."""
 
     # -- hearing -----------------------------------------------------------------------------
 
@@ -77,6 +80,11 @@ class PartitionConsumer:
                 self._hear_reply(item)
             elif item.incarnation == self.command.incarnation and is_current:
                 self._take_in(item)
+
+    @property
+    def offers(self) -> bool:
+        """Whether what it was granted may be read."""
+        return self.connected and self.answered >= self.asked_again
 
     def done(self, committed: PartitionOffset | None) -> Cursor | None:
         """The messages that it has finished, as far as it knows; None if it never had a place.
@@ -139,7 +147,7 @@ class PartitionConsumer:
 
     def _forget_grants(self) -> None:
         self.grants, self.counts, self.open_attempt = PositionMap(), PositionMap(), NO_OPEN_GRANT
-        self.revision = 0
+        self.revision, self.asked_again = 0, -1
 
     def _count(self, count: int, messages: PositionSet) -> None:
         counts = self.counts

@@ -75,6 +75,9 @@ class MeteredStore(ObjectStore):
             answers += self._sim.at_once(request, asked[first : first + REQUESTS_AT_ONCE])
         return iter(answers)
 
+    def beside(self, action: Callable[[], object]) -> None:
+        self._sim.spawn(action)
+
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         return self.ask(GET, path, lambda: self._disk.get_versioned(path))
 

@@ -23,8 +23,8 @@ from tests.bucket.simulated_clock import ticks
 
 HOUR_S = 3600.0
 DAY = 24
-LATENCY_S = 3.6
-"""What is reached; the goal is 1.6."""
+P50_S, P99_S = 2.8, 4.8
+"""What is reached; the goal is a p99 of 1.6."""
 
 
 @pytest.fixture
@@ -63,11 +63,13 @@ def test_a_producer_publishes_in_three_round_trips(bucket: Bucket) -> None:
         assert round_trips(bucket, begun_s) <= 3
 
 
-def test_a_sinks_commit_publishes_in_three_round_trips(bucket: Bucket) -> None:
-    make_topics(bucket, 1)
+@pytest.mark.parametrize("count", [1, 12])
+def test_a_sinks_commit_publishes_in_three_round_trips(bucket: Bucket, count: int) -> None:
+    make_topics(bucket, count)
     task, driver = bucket.root("worker"), bucket.root("driver")
-    options = Options.parse({**driver.options, "topic": "t0"}, Scope.STREAM_WRITE)
-    rows = pa.RecordBatch.from_pydict({"value": [b"a"]})
+    options = Options.parse(driver.options, Scope.STREAM_WRITE)
+    topics = [f"t{number}" for number in range(count)]
+    rows = pa.RecordBatch.from_pydict({"topic": topics, "value": [b"a"] * count})
     for number in range(4):
         begun_s = bucket.clock.monotonic_s()
         written = write_messages([rows], options, task)
@@ -94,8 +96,8 @@ def test_a_message_reaches_a_shared_consumer_in_a_few_seconds(bucket: Bucket) ->
         producer.send(b"%d" % number)
     bucket.clock.sleep(30)
     taken = sorted(came[value] - since_s for value, since_s in sent.items())
-    assert taken[len(taken) * 99 // 100] <= 2 * LATENCY_S, taken[-5:]
-    assert taken[len(taken) // 2] <= LATENCY_S * 1.2, taken[len(taken) // 2]
+    assert taken[len(taken) * 99 // 100] <= P99_S, taken[-5:]
+    assert taken[len(taken) // 2] <= P50_S, taken[len(taken) // 2]
 
 
 @pytest.mark.parametrize("count", [1, 10, 1000])

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.connector.system.lease import Lease
+from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.hosting.broker_rows import ASIDE
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.positions.position import LATEST
 from pulsar_spark.protocol.commands import Seek
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.dead_letter import ORIGIN_MESSAGE_ID, REAL_TOPIC
 from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import Message, Run
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 
 Id = tuple[str, int, int, int, int]
 """Topic, partition, ledger, entry, batch index."""
-MOST_BEGUN = 3
-"""A batch that was begun so often may be withheld: its messages are tried apart."""
+States = dict[tuple[str, int], BrokerState]
+"""(topic, partition) -> its broker's state."""
 FOREVER = 1 << 60
 
 
@@ -110,6 +112,9 @@ class Followed:
     claimed: set[Id] = field(default_factory=set)
     rejected: dict[Id, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     sought: list[Asked] = field(default_factory=list)
+    skipped: list[Asked] = field(default_factory=list)
+    given_back: dict[str, list[Asked]] = field(default_factory=lambda: defaultdict(list))
+    """Of a consumer, all that it held."""
     first_of_key: dict[tuple[str, int, str], Id] = field(default_factory=dict)
     letters: dict[Id, int] = field(default_factory=dict)
     """When a message became a dead letter."""
@@ -127,6 +132,11 @@ class Oracle:
         self.values_confirmed: set[str] = set()
         self.batches: dict[tuple[str, int], dict[Id, Message]] = {}
         self.begun_times: dict[tuple[str, int], int] = defaultdict(int)
+        self.read: dict[tuple[str, int], dict[Id, int]] = {}
+        """What a micro-batch had when it was first read, and when each message was planned."""
+        self.withheld: set[tuple[str, int]] = set()
+        self.ttl_ms: dict[str, int] = {}
+        """Of topics that have had such a policy."""
         self.gone_at: dict[str, list[int]] = defaultdict(list)
         self.known: dict[tuple[str, int, str, str], int] = {}
         """(topic, partition, subscription, consumer) -> the incarnation that the broker knows."""
@@ -229,6 +239,31 @@ class Oracle:
     def begun(self, consumer: Consumer, number: int) -> None:
         self.begun_times[consumer.checkpoint.query_id, number] += 1
 
+    def reads(self, consumer: Consumer, number: int, rows: Iterable[Message]) -> None:
+        """Its query has these rows. One that was begun often, or is a trial, may be withheld."""
+        batch = (consumer.checkpoint.query_id, number)
+        found = {id_of(row) for row in rows}
+        if batch not in self.read:
+            self.read[batch] = {each: self._planned(consumer, number, each) for each in found}
+            return
+        had, at = self.read[batch], consumer.planned_at[number]
+        if more := found - had.keys():
+            self.fail(f"batch {batch} is repeated with more than it had: {more}")
+        is_trial = any(planned < at for planned in had.values())
+        allowed: int = consumer.given.get("maxBatchAttempts", 3)
+        if not found and (is_trial or self.begun_times[batch] >= allowed):
+            self.withheld.add(batch)
+
+    def _planned(self, consumer: Consumer, number: int, which: Id) -> int:
+        """When a batch's message was planned; one tried apart, with the batch that is withheld."""
+        for earlier in reversed(range(number)):
+            batch = (consumer.checkpoint.query_id, earlier)
+            if which in self.read.get(batch, ()):
+                if batch in self.withheld:
+                    return self.read[batch][which]
+                break
+        return consumer.planned_at[number]
+
     def settled(self, consumer: Consumer, last: int) -> None:
         """Spark asks for the batch behind `last`: all up to it is committed."""
         if not consumer.manual:
@@ -245,6 +280,11 @@ class Oracle:
         asked = []
         for row in rows:
             which = id_of(row)
+            if row["ack_type"] == "Cumulative":  # whether or not somebody had it
+                up_to = {each for each in self.stored if each[:2] == which[:2] and each <= which}
+                followed.claimed |= up_to
+                followed.passed |= up_to
+                continue
             if row["ack_type"] in ("Individual", "ReconsumeLater"):
                 followed.claimed.add(which)
             if row["ack_type"] != "Individual":
@@ -253,6 +293,13 @@ class Oracle:
                 followed.rejected[which].append(rejected)
                 asked.append(rejected)
                 followed.ordered = False
+        return asked
+
+    def giving_back(self, consumer: Consumer) -> list[Asked]:
+        """It asks for all that it has not acknowledged."""
+        at = self.now()
+        asked = [Asked(place, at) for place in self.world.partitions(self.world.all_topics())]
+        self.followed[consumer.subscription].given_back[consumer.name] += asked
         return asked
 
     def latest_is_now(self, partitions: int) -> None:
@@ -268,7 +315,11 @@ class Oracle:
     def restored(self, old: Checkpoint, new: Checkpoint) -> None:
         """What was committed is committed under another name."""
         for number in new.committed:
-            self.batches[new.query_id, number] = self.batches.get((old.query_id, number), {})
+            before, batch = (old.query_id, number), (new.query_id, number)
+            self.batches[batch] = self.batches.get(before, {})
+            self.read[batch] = self.read.get(before, {})
+            if before in self.withheld:
+                self.withheld.add(batch)
 
     def unlogged(self, consumer: Consumer) -> None:
         """It died, and may have said of a batch that it would deliver it."""
@@ -282,7 +333,33 @@ class Oracle:
         followed.sought += [Asked(place, at, commands, seek=seek) for place in partitions]
         followed.ordered = False
 
-    def delivered(self, consumer: Consumer, number: int, rows: Iterable[Message], run: Run) -> None:
+    def skipped(
+        self, subscription: str, commands: int, partitions: Iterable[tuple[str, int]]
+    ) -> None:
+        """What is there when that is done may be left behind; it explains no delivery."""
+        to_the_end, at = Seek(subscription, LATEST), self.now()
+        self.followed[subscription].skipped += [
+            Asked(place, at, commands, seek=to_the_end) for place in partitions
+        ]
+
+    def policy_changes(self, topic: str, name: str, value: Any) -> None:
+        """Nothing waits where delays are off; what has lived for long enough may expire."""
+        if name == "delayed_delivery":
+            for followed in self.followed.values():
+                followed.delays = False
+        if name == "message_ttl_ms":
+            self._expire()  # by the one that there was
+            self.ttl_ms[topic] = value
+
+    def _expire(self) -> None:
+        latest_ms = self.world.clock.elapsed_ms + self.world.most_ahead_ms
+        for topic, ttl_ms in self.ttl_ms.items():
+            old = {each.id for each in self.stored.values() if each.id[0] == topic
+                   and 0 < ttl_ms <= latest_ms - each.publish_ms}  # fmt: skip
+            for followed in self.followed.values():
+                followed.passed |= old
+
+    def delivered(self, consumer: Consumer, number: int, rows: Iterable[Message]) -> None:
         """A sink gets a micro-batch; one that it has had it leaves alone."""
         batch = (consumer.checkpoint.query_id, number)
         followed = self.followed[consumer.subscription]
@@ -300,37 +377,31 @@ class Oracle:
         if found.keys() - self.stored.keys():
             self.look()
         at = self.now()
+        new: dict[Id, Delivery] = {}
         for which, row in found.items():
             stored = self.stored.get(which)
             if stored is None or stored.value != row["value"].decode():
                 self.fail(f"{row} was delivered, and {stored} was published")
                 return
             delivery = Delivery(
-                consumer.name, batch, consumer.planned_at[number], at,
+                consumer.name, batch, self.read[batch][which], at,
                 self.world.clock.elapsed_ms, row["attempt"],
             )  # fmt: skip
+            new[which] = delivery
             self._check_time(followed, stored)
             for earlier in followed.deliveries[which]:
                 if not self._is_explained(followed, which, earlier, delivery):
                     self.fail(f"{stored} was delivered twice:\n  {earlier}\n  {delivery}")
         self._check_keys(followed, batch, found)
-        for which, row in found.items():
-            followed.deliveries[which].append(
-                Delivery(
-                    consumer.name, batch, consumer.planned_at[number], at,
-                    self.world.clock.elapsed_ms, row["attempt"],
-                )
-            )  # fmt: skip
+        for which, delivery in new.items():
+            followed.deliveries[which].append(delivery)
 
     def _check_repeated(
         self, followed: Followed, batch: tuple[str, int], before: dict[Id, Message],
         again: dict[Id, Message],
     ) -> None:  # fmt: skip
-        if more := again.keys() - before.keys():
-            self.fail(f"batch {batch} is repeated with more than it had: {more}")
-        withheld = not again and self.begun_times[batch] >= MOST_BEGUN
-        for which in before.keys() - again.keys():
-            if not withheld and which not in followed.claimed:
+        for which in before.keys() - again.keys() - followed.claimed - followed.passed:
+            if batch not in self.withheld:
                 self.fail(f"{which} is not in batch {batch} any more, and nobody is done with it")
 
     def _is_explained(
@@ -339,12 +410,14 @@ class Oracle:
         for each in (earlier, later):
             if any(each.planned <= at <= later.at for at in self.gone_at[each.consumer]):
                 return True
-            if self.begun_times[each.batch] >= MOST_BEGUN:
+            if each.batch in self.withheld:
                 return True
         since = min(earlier.planned, later.planned)
         if followed.rewinds and any(since <= at <= later.at for at in followed.changed):
             return True
-        asked = [*followed.rejected[which], *followed.sought]
+        back = (each for one in (earlier, later) for each in followed.given_back[one.consumer])
+        mine = (each for each in back if each.place == which[:2])
+        asked = [*followed.rejected[which], *followed.sought, *mine]
         if any(each.overlaps(since, later.at) and each.not_before_ms <= later.at_ms
                for each in asked):  # fmt: skip
             return True
@@ -387,18 +460,21 @@ class Oracle:
         aside = {(row.topic, row.partition) for row in broker.done if row.kind == ASIDE}
         aside |= {(each.topic, each.partition) for each in broker.hosted.aside}
         for followed in self.followed.values():
-            rejected = [each for asked in followed.rejected.values() for each in asked]
-            for each in (*followed.sought, *rejected):
+            told = (*followed.rejected.values(), *followed.given_back.values())
+            asked = (each for asked in told for each in asked)
+            for each in (*followed.sought, *followed.skipped, *asked):
                 taken_in = broker.offset.commands[1] >= each.commands and each.place not in aside
                 if each.done == FOREVER and taken_in:
                     each.done = self.now()
                     self._pass(followed, each)
+        self._expire()
         self._check_trimmed()
 
     def begun_anew(self, broker: EmbeddedBroker) -> None:
         """It has perhaps repeated a batch. What that had set aside it says at its first turn."""
-        self._check_states(broker)
-        self._follow_consumers(broker)
+        states = _states(broker)
+        self._check_states(broker, states)
+        self._follow_consumers(states)
         self.look()
 
     def _pass(self, followed: Followed, asked: Asked) -> None:
@@ -415,24 +491,20 @@ class Oracle:
             if asked.passes(each, last_earlier.get(each.id[:2]))
         }  # fmt: skip
 
-    def _check_states(self, broker: EmbeddedBroker) -> None:
-        for key, hosted in broker.brokers.items():
-            if hosted.state is not None:
-                try:
-                    hosted.state.check()
-                except AssertionError as error:
-                    self.fail(f"the broker of {key} holds {error}")
+    def _check_states(self, broker: EmbeddedBroker, states: States) -> None:
+        for key, state in states.items():
+            try:
+                state.check()
+            except AssertionError as error:  # noqa: PERF203 - it says whose state it is
+                self.fail(f"the broker of {key} holds {error}")
         for row in broker.done:
             if row.kind == ASIDE and b"schedule" not in row.data:
                 self.fail(f"{row.topic}-{row.partition} was set aside: {row.data.decode()}")
 
-    def _follow_consumers(self, broker: EmbeddedBroker) -> None:
-        there = {key for key, hosted in broker.brokers.items() if hosted.state is not None}
-        now = {key: each for key, each in self.known.items() if key[:2] not in there}
-        for topic, partition in there:
-            hosted = broker.brokers[topic, partition]
-            assert hosted.state is not None
-            for subscription in hosted.state.subscriptions.values():
+    def _follow_consumers(self, states: States) -> None:
+        now = {key: each for key, each in self.known.items() if key[:2] not in states}
+        for (topic, partition), state in states.items():
+            for subscription in state.subscriptions.values():
                 for each in subscription.consumers.values():
                     now[topic, partition, subscription.name, each.name] = each.incarnation
         for key, incarnation in self.known.items():
@@ -488,6 +560,15 @@ class Oracle:
                 if mine and not (done and seen) and each.id not in followed.passed:
                     found.append((followed.name, each))
         return found
+
+
+def _states(broker: EmbeddedBroker) -> States:
+    """Of what it hosts. Those too that it has found stored, and not decoded yet."""
+    return {
+        key: from_shards(hosted.shards) if hosted.state is None else hosted.state
+        for key, hosted in broker.brokers.items()
+        if hosted.shards
+    }
 
 
 def id_of(row: Any) -> Id:

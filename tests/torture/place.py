@@ -15,6 +15,7 @@ from tests.simulation.lots import Lots
 ADMIN = ""
 """Who is never in trouble: the schedule and its oracle."""
 NO_FUSE = 1 << 30
+NOTHING = "\0"
 _SYSTEM = "persistent/pulsar/"
 
 
@@ -96,6 +97,8 @@ class TroubledStore(MemoryStore):
         self.one_fails_in = self.one_is_slow_in = 0
         """How often a call fails, or time passes meanwhile; 0 for never."""
         self.full_until_ms = 0
+        self.away = NOTHING
+        """Begins the paths that can't be read just now."""
         self.fuses: dict[str, int] = {}
         """Actor -> how many more changes it makes before it is killed."""
         self.published = 0
@@ -104,7 +107,7 @@ class TroubledStore(MemoryStore):
         """Path -> when it was touched last, by the clock that nobody sets."""
 
     def get(self, path: str) -> bytes | None:
-        self._before_reading()
+        self._before_reading(path)
         return super().get(path)
 
     def create(self, path: str, data: bytes) -> bool:
@@ -140,23 +143,25 @@ class TroubledStore(MemoryStore):
         self._after(fate)
 
     def files(self, folder: str) -> Iterator[ObjectInfo]:
-        self._before_reading()
+        self._before_reading(folder)
         return super().files(folder)
 
     def open_input(self, path: str) -> Any:
-        self._before_reading()
+        self._before_reading(path)
         return super().open_input(path)
 
     def open_output(self, path: str) -> Output:
-        self._before_reading()
+        self._before_reading(path)
         return super().open_output(path)
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _before_reading(self) -> None:
+    def _before_reading(self, path: str) -> None:
         if self.time.actor == ADMIN:
             return
         self._pass_time()
+        if path.startswith(self.away):
+            raise InjectedError(f"{path} is away, says the schedule.")
         if self.one_fails_in and self.lots.one_in(self.one_fails_in * 8):
             raise InjectedError("Reading failed, says the schedule.")
 

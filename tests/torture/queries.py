@@ -222,10 +222,11 @@ class Consumer(Query):
         self.planned_at.setdefault(number, oracle.now())
         oracle.begun(self, number)
         rows = run.read(batch)
+        oracle.reads(self, number, rows)
         if self.subscription == "s" and any(row["value"].startswith(POISON) for row in rows):
             raise Killed(self.name)
         yield "read"
-        oracle.delivered(self, number, rows, run)
+        oracle.delivered(self, number, rows)
         yield "delivered"
         if self.manual:
             yield from self._acknowledge(number, rows)

@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_spark.broker import retention, topic_subscriptions
 from pulsar_spark.connector.broker import broker_source
+from pulsar_spark.connector.broker.broker_input import BatchInput
 from pulsar_spark.connector.broker.planned_batch import PlannedBatch
 from pulsar_spark.connector.sink import publishing, stream_writer
 from pulsar_spark.connector.subscription import subscription_client
@@ -27,7 +28,7 @@ from tests.torture.oracle import ViolationError
 from tests.torture.setting import Setting, drawn_setting
 from tests.torture.world import run_schedule
 
-MOST_SCHEDULES = 250
+MOST_SCHEDULES = 400
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -92,6 +93,14 @@ def forgets_what_it_withheld(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WithheldBatches, "behind", lambda *_: SuspectMessages())
 
 
+def tries_again_what_it_tried_apart(patch: pytest.MonkeyPatch) -> None:
+    def committed(self: SuspectMessages) -> SuspectMessages:
+        groups = self.groups if self.released is None else (*self.groups, self.released)
+        return dataclasses.replace(self, released=None, groups=groups)
+
+    patch.setattr(SuspectMessages, "committed", committed)
+
+
 def goes_on_with_another_ack_mode(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubscriptionStreamReader, "_check_checkpoint", lambda *_: None)
 
@@ -105,10 +114,16 @@ def redelivers_before_the_delay_is_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PositionMap, "split", lambda self, now_ms: original(self, now_ms + 60_000))
 
 
+def steps_again_what_has_happened(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BatchInput, "_with_what_happened", lambda _, rows: iter(rows))
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    steps_again_what_has_happened,
     sees_no_growth_behind_a_subscriber,
     withholds_no_batch,
     forgets_what_it_withheld,
+    tries_again_what_it_tried_apart,
     subscribes_nobody_to_new_partitions,
     goes_on_with_another_ack_mode,
     seeks_to_the_end_whatever_the_time,
@@ -136,6 +151,7 @@ WHERE: Mapping[Mutant, Callable[[Setting], bool]] = {
     grants_keys_that_drain: keeps_keys_in_order,
     withholds_no_batch: has_poison,
     forgets_what_it_withheld: has_poison,
+    tries_again_what_it_tried_apart: has_poison,
 }
 """Of a mutant that changes nothing elsewhere, the schedules that can notice it."""
 

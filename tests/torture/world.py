@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -29,11 +29,20 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.topic_name import TopicName, TopicPartition
+from tests.connector.broker_query import BrokerQuery, QueryCheckpoint
 from tests.connector.reading import Message
 from tests.simulation.lots import Lots
+from tests.torture.client import Client
 from tests.torture.memory import decoding_once
 from tests.torture.oracle import Followed, Oracle, ViolationError, is_dead_letter
-from tests.torture.place import ADMIN, InjectedError, Killed, SharedClock, TroubledStore
+from tests.torture.place import (
+    ADMIN,
+    NOTHING,
+    InjectedError,
+    Killed,
+    SharedClock,
+    TroubledStore,
+)
 from tests.torture.queries import POISON, Checkpoint, Consumer, Publisher, Query, Rows, acknowledge
 from tests.torture.setting import Setting, drawn_setting
 from tests.torture.troubles import GENTLE, TROUBLES, grow, lose_checkpoint
@@ -68,6 +77,10 @@ class World:
         self.consumers: dict[str, Consumer] = {}
         self.publishers: dict[str, Publisher] = {}
         self.broker: EmbeddedBroker | None = None
+        self.spark = QueryCheckpoint(f"broker-{seed}") if seed % 4 == 3 else None
+        """What Spark keeps of the broker's query, where it hosts the broker."""
+        self.cuts_off = ""
+        """Set: Spark will not commit the broker's next batch, and this topic be away then."""
         self.leaving: set[str] = set()
         """Consumers who may say themselves that they go."""
         self.most_ahead_ms = 0
@@ -124,6 +137,13 @@ class World:
     def all_topics(self) -> list[str]:
         """Letter topics too."""
         return [str(each) for each in self.root.find() if not each.is_system]
+
+    def partitions(self, topics: Iterable[str]) -> list[tuple[str, int]]:
+        return [
+            (topic, number)
+            for topic in topics
+            for number in range(self.root.open(TopicName.parse(topic)).state.partitions)
+        ]
 
     def actors(self) -> list[Query]:
         return [*self.consumers.values(), *self.publishers.values()]
@@ -185,7 +205,8 @@ class World:
 
     def _join(self, name: str, subscription: str, given: dict[str, Any]) -> None:
         given = {"topics": ",".join(self.setting.topics)} | given
-        self.consumers[name] = Consumer(self, name, subscription, given)
+        kind = Client if given.get("ackMode") and self.setting.has_client(name) else Consumer
+        self.consumers[name] = kind(self, name, subscription, given)
         shared = given["subscriptionType"] in ("Shared", "Key_Shared")
         manual = given.get("ackMode") == "manual"
         most = given.get("maxRedeliverCount")
@@ -257,10 +278,11 @@ class World:
             with self.clock.acting(BROKER):
                 if self.broker is None:
                     self.note("the broker begins")
-                    self.broker = EmbeddedBroker(self.root, CHECKPOINT)
+                    self.broker = self._begun_broker()
                     self._observed(self.oracle.begun_anew)
                 did = self.broker.turn()
                 if did:
+                    self.store.away = NOTHING
                     self.note("the broker turns")
                     self._observed(self.oracle.turned)
                 return did
@@ -275,6 +297,17 @@ class World:
         finally:
             self._turning = False
         return True
+
+    def _begun_broker(self) -> EmbeddedBroker:
+        if self.spark is None:
+            return EmbeddedBroker(self.root, CHECKPOINT)
+        return BrokerQuery(self.root, self.spark, self._before_spark_commits)
+
+    def _before_spark_commits(self) -> None:
+        if self.cuts_off:
+            self.store.away = self.cuts_off.replace("://", "/") + "/"
+            self.cuts_off = ""
+            raise Killed(BROKER)
 
     def end_broker(self) -> None:
         self.broker = None
@@ -346,6 +379,7 @@ class World:
         store = self.store
         store.one_fails_in = store.one_is_slow_in = store.full_until_ms = 0
         store.fuses.clear()
+        self.cuts_off, store.away = "", NOTHING
         for actor in list(self.asleep_until_ms):
             self._wake(actor)
         self.clock.stopped.clear()

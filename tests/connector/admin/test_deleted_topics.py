@@ -130,6 +130,34 @@ def test_a_query_on_a_deleted_topic_fails_and_says_what_to_do(admin: Admin, root
         run.next()
 
 
+def test_of_several_topics_a_deleted_one_is_left_out_unless_a_loss_ends_the_query(
+    admin: Admin, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(root, "u", "1")
+    given: dict[str, Any] = {"topics": "t,u", "startingOffsets": "earliest"}
+    strict, run = Run(root, **given), Run(root, failOnDataLoss=False, **given)
+    for each in (strict, run):
+        assert each.next() is not None
+    admin.topics.delete("t")
+    send(root, "u", "2")
+    with pytest.raises(TopicDeletedError, match="new checkpoint"):
+        strict.next()
+    for value in "23":
+        batch = run.next()
+        assert batch is not None
+        assert batch.values == [value]
+        send(root, "u", str(int(value) + 1))
+    run = Run(root, failOnDataLoss=False, start=run.offset, **given)
+    batch = run.next()
+    assert batch is not None
+    assert batch.values == ["4"]
+    assert run.next() is None
+    assert caplog.text.count("Read no more") == 2
+    admin.topics.delete("u")
+    with pytest.raises(TopicDeletedError):
+        run.next()
+
+
 def test_an_old_checkpoint_is_refused_on_the_new_topic(admin: Admin, root: Path) -> None:
     run = Run(root, topic="t", startingOffsets="earliest")
     assert run.next() is not None

@@ -39,6 +39,7 @@ from pulsar_spark.protocol.ready import Grant, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_name import TopicPartition
+from tests.connector.broker_query import BrokerQuery, QueryCheckpoint
 from tests.connector.reading import Run, messages
 from tests.connector.topics import ledger_of, send
 from tests.scenarios.host import Host
@@ -429,3 +430,37 @@ def test_a_batch_that_took_effect_before_it_failed_is_what_the_broker_goes_on_wi
         state = host.state(TopicPartition("persistent://public/default/t", 0))
         assert [each.messages for each in state.ledgers] == [1, 1]
         assert state.subscriptions["s"].cursor.backlog(state.ledgers) == 2
+
+
+def test_a_query_that_repeats_a_batch_has_the_states_that_were_said_when_it_happened(
+    place: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed behind its sink's commit, and now it can't read a log for a moment."""
+    kept = QueryCheckpoint("q")
+    with BrokerQuery(place, kept) as query:
+        subscribe(place)
+        query.until_quiet()
+
+    def killed() -> None:
+        raise StorageError("Spark does not come to commit.")
+
+    send(place.service_url, BAD.topic, ["b"])
+    with BrokerQuery(place, kept, killed) as query, pytest.raises(StorageError):
+        query.turn()
+    read = broker_input._rows_said
+
+    def unreadable(root: Root, about: TopicPartition, *given: Any, **named: Any) -> Iterator[Any]:
+        if about == BAD:
+            raise StorageError("The log is away for a moment.")
+        return read(root, about, *given, **named)
+
+    with BrokerQuery(place, kept) as query:
+        with monkeypatch.context() as patch:
+            patch.setattr(broker_input, "_rows_said", unreadable)
+            assert query.turn()
+        send(place.service_url, BAD.topic, ["c"])
+        query.until_quiet()
+        state = query.brokers[BAD].state
+    assert state is not None
+    assert [each.messages for each in state.ledgers] == [1, 1, 1]
+    assert grants(place, BAD) == 3

@@ -188,11 +188,37 @@ def test_a_topic_that_was_deleted_keeps_no_acknowledgement_of_another_back(
     Topics(pulsarlite.root).delete("u", force=True)
     consumer.acknowledge(held[b"u"])
     consumer.acknowledge(held[b"t"])
-    with pytest.raises(pulsar.TopicNotFound):
-        consumer.close()
+    consumer.close()
     assert pulsarlite.backlog("t", "s") == 0
     assert not subscriptions(pulsarlite.root, "persistent://public/default/t")[0].consumers
     client.close()
+
+
+def test_a_consumer_goes_on_without_a_topic_that_was_deleted(
+    pulsarlite: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = pulsarlite.client
+    producers = {topic: client.create_producer(topic) for topic in ("t", "u")}
+    for topic, producer in producers.items():
+        producer.send(topic.encode())
+    receipts = {"ack_receipt_enabled": True}
+    consumer = shared(client, topic=["t", "u"], negative_ack_redelivery_delay_ms=0, **receipts)
+    held = {each.data(): each for each in (consumer.receive(1000), consumer.receive(1000))}
+    consumer.negative_acknowledge(held[b"u"])
+    Topics(pulsarlite.root).delete("u", force=True)
+    for value in (b"1", b"2"):
+        producers["t"].send(value)
+        message = consumer.receive(1000)
+        assert message.data() == value
+        consumer.acknowledge(message)
+    consumer.acknowledge(held[b"t"])
+    consumer.redeliver_unacknowledged_messages()
+    assert not received(consumer)
+    assert not consumer.has_reached_end_of_topic()
+    assert caplog.text.count("Read no more") == 1
+    consumer.close()
+    assert pulsarlite.backlog("t", "s") == 0
+    assert not subscriptions(pulsarlite.root, "persistent://public/default/t")[0].consumers
 
 
 def test_with_receipts_an_acknowledgement_is_with_the_broker_when_it_returns(

@@ -8,9 +8,11 @@ import pytest
 
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.source.received_message import ReceivedMessage
+from pulsar_spark.connector.subscription import subscription_client
 from pulsar_spark.connector.system.lease import LEASES
 from pulsar_spark.connector.system.system_topics import COMMANDS, SystemTopic
 from pulsar_spark.errors import (
+    ConsumerBusyError,
     ConsumerNotConnectedError,
     InvalidCursorPositionError,
     StorageError,
@@ -102,6 +104,60 @@ def test_an_acknowledgement_that_is_refused_loses_nothing_of_what_is_taken_with_
     with pytest.raises(InvalidCursorPositionError, match="was never published"):
         mine.receive()
     assert [each.value for each in received(host, mine)] == [b"a"]
+
+
+def test_a_refusal_holds_though_the_store_takes_no_last_report(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer(host, "a", subscriptionType="Exclusive")
+    given = {"topics": "t,u", "subscriptionName": "s", "subscriptionType": "Exclusive"}
+    second = MessageConsumer({"serviceUrl": host.root.service_url, **given})
+    host.broker.until_quiet()
+    monkeypatch.setattr(SystemTopic, "append", away)
+    with pytest.raises(ConsumerBusyError):
+        second.receive()
+    with pytest.raises(ConsumerNotConnectedError):
+        second.receive()
+
+
+def test_who_was_given_up_subscribes_again_though_the_store_fails_as_he_hears_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = consumer(host)
+    host.consumers.remove(mine)
+    mine._client._keeper.stop()
+    host.advance(60_000)
+    send(host.root.service_url, "t", [b"a"])
+    host.broker.until_quiet()
+    with monkeypatch.context() as patch:
+        patch.setattr(subscription_client, "leases", away)
+        with pytest.raises(StorageError):
+            mine.receive()
+    host.consumers.append(mine)
+    assert mine.receive() is None, "it subscribes again"
+    host.run()
+    assert [each.value for each in received(host, mine)] == [b"a"]
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+def test_what_is_asked_for_again_comes_once_though_the_broker_hears_of_it_late(
+    host: Host, kind: str
+) -> None:
+    send(host.root.service_url, "t", [b"a", b"b", b"c"])
+    mine = consumer(host, subscriptionType=kind)
+    first = mine.receive()
+    assert first is not None
+    mine.redeliver_unacknowledged_messages()
+    early = mine.receive()
+    found = [*([] if early is None else [early]), *received(host, mine)]
+    host.run()
+    found += received(host, mine)
+    assert sorted((each.value, each.redelivery_count) for each in found) == [
+        (b"a", 1), (b"b", 0), (b"c", 0)
+    ]  # fmt: skip
+    mine.acknowledge(*found)
+    host.run()
+    assert backlog(host) == 0
 
 
 def test_of_two_that_share_each_gets_whole_messages_and_none_is_lost(host: Host) -> None:

@@ -1,0 +1,72 @@
+"""A look for news over a network: what it asks for in any case it asks for at once.
+
+Invariants: a second round follows the first only if that found something; it begins when all of
+the first is answered. So what it finds of one log is from behind what the first found of another,
+and a pointer that it reads vouches for the commits of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, Protocol
+
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.topic_log.log_pointer import LogPointer
+from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.topic_log.ledger_commit import Commit
+
+
+class Asker(Protocol):
+    """What looks for news by one request, or by several beside each other."""
+
+    def ask(self) -> bool:
+        """Look, for what follows; whether there is news."""
+
+    def ask_on(self) -> None:
+        """Somebody has found something: ask for what comes next, or look again."""
+
+    def forget(self) -> None:
+        """Nothing has followed."""
+
+
+@contextmanager
+def looked_ahead(
+    store: ObjectStore, askers: Iterable[Asker], *beside: Callable[[], object]
+) -> Iterator[None]:
+    """A context in which these know what they ask for first.
+
+    What is to be done `beside` it is done in any case.
+    """
+    asking = list(askers) if store.remote else []
+    try:
+        first = [*(each.ask for each in asking), *beside]
+        found = [*store.answers(lambda do: do(), first)][: len(asking)]
+        if any(found):
+            for _ in store.answers(lambda each: each.ask_on(), asking):
+                pass
+        yield
+    finally:
+        for each in asking:
+            each.forget()
+
+
+class LogTail(NamedTuple):
+    """The commits from the `first` number on, as they are stored, and whether they end there.
+
+    The pointer, where it is known, was read when they had been.
+    """
+
+    first: int
+    commits: list[bytes]
+    pointer: LogPointer | None = None
+    is_end: bool = False
+
+    def ledgers(self, path: Callable[[int], str]) -> list[LedgerInfo]:
+        """All that they name; a commit that can't be read, at that `path`, names none."""
+        found: list[LedgerInfo] = []
+        for number, data in enumerate(self.commits, self.first):
+            with suppress(PulsarliteError):
+                found += Commit.from_json(data, path(number), number).ledgers
+        return found
