@@ -30,9 +30,10 @@ format: ## Rewrite the code in the project's format
 types: ## Check types alone
 	./run python -m mypy
 
-soak: ## Kill publishers, readers, brokers and consumers 1,200 times: every flight exactly once
+soak: ## Kill publishers, readers, brokers and consumers 1,400 times: every flight exactly once
 	./run python -m tests.soak --kills 200
 	./run python -m tests.soak.subscriptions --kills 1000
+	./run python -m tests.soak.without_spark --kills 200
 
 flips: ## Flip every third bit, and cut every file everywhere: a named error or the same rows
 	./run python -m tests.connector.topic_log.flips

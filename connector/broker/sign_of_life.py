@@ -191,11 +191,15 @@ class SignOfLife:
         resting_s = RESTING_DEAD_AFTER_MS / 1000 / RARELY
         if rests and self._me.rests and now_s - self._shown_s < resting_s:
             return
-        shown = self.shown()
+        held, token = self._store.get_versioned(SIGN_OF_LIFE)
+        shown = _sign_in(held)
         if shown is None or shown.id == self._me.id:  # else another has taken over
             holds_ms = RESTING_DEAD_AFTER_MS if rests else self._dead_after_ms
             self._me = replace(self._me, holds_ms=holds_ms)
-            self._store.touch(SIGN_OF_LIFE, self._content)
+            if not self._store.remote:
+                self._store.touch(SIGN_OF_LIFE, self._content)
+            elif not self._store.compare_and_swap(SIGN_OF_LIFE, token, self._content):
+                return  # it has been taken over between two requests
             self._shown_s = now_s
 
     def _quiet_s(self) -> float:

@@ -10,6 +10,7 @@ Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -106,6 +107,8 @@ class LeaseKeeper:
         """The lease in the file, in ms, and when it was written."""
         self._rested_s = -inf
         """When its owner said that it has nothing to do."""
+        self._showing = threading.RLock()
+        """Its owner and the clock write one after the other: the file has what was meant last."""
 
     def keep(self, lease: Lease) -> None:
         """Renew it from now on. The file is written when this returns."""
@@ -126,8 +129,9 @@ class LeaseKeeper:
     def wake(self) -> None:
         """Its owner has news: who watches is to know that it lives."""
         self._rested_s = -inf
-        if self._lease is not None and self._shown[0] > self._lease.lease_ms:
-            self._show(self._lease.lease_ms)
+        with self._showing:
+            if self._lease is not None and self._shown[0] > self._lease.lease_ms:
+                self._show(self._lease.lease_ms)
 
     def stop(self, *, remove: bool = False) -> Lease | None:
         """Renew nothing more; `remove` the file if everybody concerned has been told.
@@ -143,12 +147,13 @@ class LeaseKeeper:
     def _renew(self) -> None:
         assert self._lease is not None
         lease_ms, now_s = self._lease.lease_ms, self._clock.monotonic_s()
-        if now_s - self._rested_s >= REST_HOLDS_S or lease_ms >= RESTING_LEASE_MS:
-            self._show(lease_ms)
-            return
-        shown_ms, since_s = self._shown
-        if shown_ms != RESTING_LEASE_MS or now_s - since_s >= RESTING_LEASE_MS / 1000 / RARELY:
-            self._show(RESTING_LEASE_MS)
+        with self._showing:
+            if now_s - self._rested_s >= REST_HOLDS_S or lease_ms >= RESTING_LEASE_MS:
+                self._show(lease_ms)
+                return
+            shown_ms, since_s = self._shown
+            if shown_ms != RESTING_LEASE_MS or now_s - since_s >= RESTING_LEASE_MS / 1000 / RARELY:
+                self._show(RESTING_LEASE_MS)
 
     def _show(self, lease_ms: int) -> None:
         assert self._lease is not None

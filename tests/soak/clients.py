@@ -1,6 +1,7 @@
 """One process without Spark of the soak of subscriptions: `python -m tests.soak.clients ROLE ...`.
 
-ROLE is client-publisher, or a consumer's name; behind it FOLDER and ROUND. The publisher goes on
+ROLE is client-publisher, a consumer's name, or a host of the broker: `command`, which is
+`pulsarlite standalone --embedded`, or `client`. Behind it FOLDER and ROUND. The publisher goes on
 behind the last sequence id that it published. A consumer keeps what it received in files, as the
 streaming ones do, and then acknowledges it with a receipt; it notes both in the layout of Spark's
 checkpoint, which tells what may come again when it is killed between the two.
@@ -13,12 +14,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsar_spark import pulsar
+from pulsar_spark.connector.command_line import command_line
 from tests.soak.query import Place, end_with
 from tests.soak.subscribers import (
     FIRST_SEEN,
@@ -36,6 +38,7 @@ SENT_AT_ONCE: Final = 500
 MOST_AT_ONCE: Final = 2_000
 PATIENCE_S: Final = 600
 """The broker may have been killed, and Spark takes its time."""
+HOSTS: Final = ("command", "client")
 
 
 def publisher(client: pulsar.Client, place: Place) -> None:
@@ -96,6 +99,15 @@ def consumer(client: pulsar.Client, place: Place, name: str) -> None:
         number += 1
 
 
+def host(role: str, url: str) -> NoReturn:
+    """Serve the root until it is killed."""
+    if role == "command":
+        sys.exit(command_line.main(["standalone", "--embedded", "--service-url", url]))
+    with pulsar.Client(url, broker="embedded"):
+        while True:
+            time.sleep(60)
+
+
 def keep(messages: list[pulsar.Message], folder: Path, number: int) -> None:
     """One file, which is there whole or not at all."""
     rows = [row_of(each) for each in messages]
@@ -136,6 +148,8 @@ def main() -> None:
     role, folder, number = sys.argv[1:]
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     place = Place(Path(folder), int(number))
+    if role in HOSTS:
+        host(role, str(place.root))
     client = pulsar.Client(str(place.root), operation_timeout_seconds=PATIENCE_S)
     if role == PUBLISHER:
         publisher(client, place)

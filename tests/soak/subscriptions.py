@@ -20,6 +20,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -72,6 +73,7 @@ class Subscriptions(Soak):
     default_kills: ClassVar[int] = 500
     roles: ClassVar[tuple[str, ...]] = ("publisher", PUBLISHER, "broker", *CONSUMERS)
     client_share: ClassVar[int] = 4
+    names: ClassVar[tuple[str, ...]] = (*SUBSCRIPTIONS,)
 
     looked_s: float = 0.0
     absences: list[Absence] = field(default_factory=list)
@@ -135,15 +137,22 @@ class Subscriptions(Soak):
         return "in a batch" if planned > committed else "between batches"
 
     def is_drained(self, place: Place) -> bool:
-        published = place.published.exists() and place.sent.exists()
+        published = all(each.exists() for each in self.ends(place))
         if time.monotonic() - self.looked_s < LOOK_EVERY_S or not published:
             return False
         self.looked_s = time.monotonic()
         root = Root(str(place.root), {})
         topic = str(TopicName.parse(place.topic))
         stats = subscriptions(root, topic)
-        wanted = len(SUBSCRIPTIONS) * root.open(TopicName.parse(place.topic)).state.partitions
+        wanted = len(self.names) * root.open(TopicName.parse(place.topic)).state.partitions
         return len(stats) == wanted and not any(each.backlog for each in stats)
+
+    def ends(self, place: Place) -> tuple[Path, ...]:
+        """The files that say that all was published."""
+        return place.published, place.sent
+
+    def wanted_values(self, place: Place) -> pa.ChunkedArray:
+        return pq.read_table(place.expected)["value"]
 
     def done(self, place: Place) -> str:
         names = ("publisher", PUBLISHER)
@@ -154,9 +163,10 @@ class Subscriptions(Soak):
     def count(self) -> bool:
         """Compare what the consumers' sinks have with what was to come; whether all is well."""
         place = Place(self.folder, self.number)
-        wanted = Counter(pq.read_table(place.expected)["value"].cast(pa.binary()).to_pylist())
+        wanted = Counter(self.wanted_values(place).cast(pa.binary()).to_pylist())
         well, abandoned = True, Counter[bytes]()
-        for name, (kind, *_) in SUBSCRIPTIONS.items():
+        for name in self.names:
+            kind = SUBSCRIPTIONS[name].kind
             members = members_of(name)
             table = tables_of(place, members)
             found = Counter(table["value"].to_pylist())

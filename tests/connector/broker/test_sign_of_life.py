@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from pulsar_spark.connector.broker import sign_of_life
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.broker.sign_of_life import (
     DEAD_AFTER_MS,
+    REMOTE_DEAD_AFTER_MS,
     SIGN_FORMAT,
     SIGN_OF_LIFE,
     SignOfLife,
@@ -55,6 +58,27 @@ def test_an_embedded_broker_that_takes_turns_lets_no_other_begin(
     before_s = clock.monotonic_s()
     EmbeddedBroker(place)
     assert clock.monotonic_s() == before_s
+
+
+def test_who_stands_still_as_it_renews_its_sign_takes_no_others_place(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place.store, "remote", True)
+    old, new = SignOfLife(place), SignOfLife(place)
+    old.begin()
+    clock.advance(REMOTE_DEAD_AFTER_MS / 2)
+    sign_in = sign_of_life._sign_in
+
+    def stands_still(data: bytes | None) -> Any:
+        found = sign_in(data)
+        monkeypatch.setattr(sign_of_life, "_sign_in", sign_in)
+        new.begin()
+        return found
+
+    monkeypatch.setattr(sign_of_life, "_sign_in", stands_still)
+    old.show(0.0)
+    old.remove()
+    assert signed(place), "the new one's"
 
 
 def test_an_embedded_broker_begins_beside_none_under_spark(place: Root, clock: ManualClock) -> None:

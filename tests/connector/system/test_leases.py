@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,30 @@ def looks(loop: EmbeddedBroker, clock: ManualClock, count: int, every_s: int = 1
 
 
 # -- a lease that lapses -------------------------------------------------------------------------
+
+
+def test_news_that_come_as_a_resting_consumer_renews_its_lease_make_it_short(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place.store, "remote", True)
+    keeper, lease = LeaseKeeper(place.store), Lease("s", "c", 1, 30_000)
+    keeper.keep(lease)
+    news = threading.Thread(target=keeper.wake)
+    touch = MemoryStore.touch
+
+    def touched(store: MemoryStore, path: str, data: bytes) -> None:
+        touch(store, path, data)
+        if news.ident is None:
+            news.start()
+            news.join(0.2)  # it is done by then, or waits for the renewal
+
+    monkeypatch.setattr(MemoryStore, "touch", touched)
+    keeper.rest(3600)
+    clock.advance(10_000)
+    news.join()
+    shown = read_lease(place.store, lease.path)
+    assert shown is not None
+    assert shown.lease_ms == lease.lease_ms
 
 
 @pytest.mark.parametrize("every_s", [1, 20, 100])
@@ -215,7 +240,7 @@ def test_one_that_could_not_say_that_it_leaves_lapses(
 
     with monkeypatch.context() as patch:
         patch.setattr(SystemTopic, "append", fails)
-        with pytest.raises(StorageError):
+        with pytest.raises(ConsumerBusyError):
             refused.next()
     assert ("t", "refused") in consumers(place)
     looks(loop, clock, 40)
