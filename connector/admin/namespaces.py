@@ -175,14 +175,14 @@ class Namespaces:
 
     def _subscribed(
         self, namespace: str, only: str | None
-    ) -> tuple[list[tuple[str, str]], dict[str, PulsarliteError]]:
+    ) -> tuple[Sequence[tuple[str, str]], Mapping[str, PulsarliteError]]:
         """(topic, subscription) of the namespace, or of one name; and what can't be read."""
         admin = Subscriptions(self._root)
-        found: list[tuple[str, str]] = []
+        found: tuple[tuple[str, str], ...] = ()
         damaged: dict[str, PulsarliteError] = {}
         for topic in self._topics.list(namespace):
             try:
-                found += ((topic, each) for each in admin.list(topic) if only in (None, each))
+                found += tuple((topic, each) for each in admin.list(topic) if only in (None, each))
             except DAMAGE as error:  # noqa: PERF203 - each for itself
                 damaged[topic] = error
         return found, damaged
