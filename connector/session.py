@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -81,13 +82,15 @@ def session(
     `message_bytes` promises that no message is much larger than that. Rows then go to Python (into
     a sink, `process`, a UDF) by number, 60,000 or as many as make 30 MB, where Spark would measure
     them after each row: that nearly halves a sink's cost. A batch has to fit in a task's memory and
-    in 2 GiB, whatever was promised. InvalidOptionError if it is below 1.
+    in 2 GiB, whatever was promised. InvalidOptionError if it is below 1, or if a setting is none of
+    Spark's.
     """
     from pyspark.sql import SparkSession
 
     from pulsar_spark.connector.data_source import register
     from pulsar_spark.connector.shipping import ship
 
+    _check(settings)
     spark = SparkSession.getActiveSession()
     if spark is None:
         master = master or os.environ.get("SPARK_REMOTE") or submitted_to() or "local[*]"
@@ -150,6 +153,15 @@ def configuration(
         for name, value in (merged | settings).items()
         if value is not None
     }
+
+
+def _check(settings: Iterable[str]) -> None:
+    for name in settings:
+        if "." not in name:  # Spark itself would warn, and go on without
+            raise InvalidOptionError(
+                f"session() takes app_name, master, message_bytes, and Spark's settings, such as "
+                f'**{{"spark.sql.shuffle.partitions": 8}}. {name} is none of these.'
+            )
 
 
 def _is_local(master: str) -> bool:

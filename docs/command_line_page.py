@@ -34,20 +34,23 @@ file system or bucket promises, the broker's sign of life, each topic's log and 
 Commands that take long show a bar while they work, if standard error is a terminal.
 
 ## Which broker serves
-A subscription needs a broker, so `consume` and `perf consume` do; the others do not. `--broker
-auto`, the default, uses the one that runs (`pulsarlite standalone`, or a process with an embedded
-one). If none does, the command serves the root itself until it ends, and says so; meanwhile other
-commands and queries may use it, and none else can be started. `--broker running` is an error if
-none runs: say that where a broker belongs to the installation. A broker that goes later is waited
-for.
+A subscription needs a broker, so `consume` and `perf consume` do. So do commands that make, move or
+delete subscriptions, which wait a minute for one that runs; the others do not.
+
+`--broker auto`, the default, uses the one that runs (`pulsarlite standalone`, or a process with an
+embedded one). If none does, the command serves the root itself until it ends, and says so;
+meanwhile other commands and queries may use it, and none else can be started. `--broker running` is
+an error if none runs: say that where a broker belongs to the installation. A broker that goes later
+is waited for.
 
 ## How a command ends
 | exit status | |
 | --- | --- |
 | 0 | done; also if whoever reads the output wants no more (`pulsarlite consume ... \\| head -2`) |
+| 0 | Ctrl-C, of what runs until then: `standalone`, `dashboard`, `metrics --port` |
 | 1 | it failed, and one line on standard error says why; `pulsar-client` has 255 |
 | 2 | an option is wrong |
-| 130, 143 | Ctrl-C, SIGTERM |
+| 130, 143 | Ctrl-C, SIGTERM, of any other |
 
 A consumer acknowledges a message once it is written out. Those that it has taken ahead go back to
 the subscription when it ends; after `kill -9`, when its lease has lapsed. What `produce` counts is

@@ -37,6 +37,10 @@ _MAX_INT: Final = 2**31 - 1
 _NO_BREAK_SPACES: Final = "\u0085\u00a0\u2007\u202f"
 _RESERVED_SUBSCRIPTION = "pulsar.dedup"
 _REPLICATOR_PREFIX = "pulsar.repl"
+_INVALID_DOMAIN: Final = (
+    f"Invalid topic domain: '{{}}'. It is {PERSISTENT} or {NON_PERSISTENT}, as in "
+    f"{PERSISTENT}://TENANT/NAMESPACE/TOPIC."
+)
 
 
 class TopicPartition(NamedTuple):
@@ -93,7 +97,7 @@ class TopicName:
 
     def __post_init__(self) -> None:
         if self.domain not in (PERSISTENT, NON_PERSISTENT):
-            raise InvalidTopicNameError(f"Invalid topic domain: '{self.domain}'")
+            raise InvalidTopicNameError(_INVALID_DOMAIN.format(self.domain))
         if _is_blank(self.local_name):
             raise InvalidTopicNameError(
                 f"Invalid topic name: {self}. Topic local name must not be blank."
@@ -119,7 +123,7 @@ class TopicName:
         domain, rest = complete.split("://", 1)
         known = domain.lower()
         if known not in (PERSISTENT, NON_PERSISTENT):
-            raise InvalidTopicNameError(f"Invalid topic domain: '{domain}'")
+            raise InvalidTopicNameError(_INVALID_DOMAIN.format(domain))
         parts = rest.split("/", 3)
         if len(parts) > 3:
             raise InvalidTopicNameError(
@@ -127,7 +131,10 @@ class TopicName:
                 f"V2 format: '<domain>://tenant/namespace/topic'. Got: {complete}"
             )
         if len(parts) < 3:
-            raise InvalidTopicNameError(f"Invalid topic name: {complete}")
+            raise InvalidTopicNameError(
+                f"Invalid topic name: {complete}. With a domain it takes all its parts: "
+                f"{known}://TENANT/NAMESPACE/TOPIC."
+            )
         tenant, namespace, local_name = parts
         return TopicName(known, NamespaceName(tenant, namespace), local_name)
 

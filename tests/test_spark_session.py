@@ -10,7 +10,7 @@ import pytest
 
 import pulsar_spark
 from pulsar_spark.connector.session import DEFAULTS, LOCAL, check_connect, configuration
-from pulsar_spark.errors import MissingPackageError
+from pulsar_spark.errors import InvalidOptionError, MissingPackageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,6 +31,11 @@ def test_workers_run_this_very_python(spark: SparkSession) -> None:
 
 def test_asking_again_gives_the_session_that_runs(spark: SparkSession) -> None:
     assert pulsar_spark.session(app_name="another") is spark
+
+
+def test_a_setting_that_is_none_of_spark_s_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="cores is none of these"):
+        pulsar_spark.session(cores=2)
 
 
 def test_a_remote_session_is_told_what_a_session_can_still_choose() -> None:

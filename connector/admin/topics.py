@@ -281,7 +281,10 @@ class Topics:
         if wanted.partition < 0 and len(chosen) == 1:
             wanted = replace(wanted, partition=chosen[0])
         if wanted.partition not in chosen:
-            raise InvalidOptionError(f"{wanted} names no partition of {topic}.")
+            raise InvalidOptionError(
+                f"{wanted} names no partition of {topic}, which has {ledger.state.partitions}. "
+                f"Name the partition as the topic, such as {ledger.topic}-partition-0."
+            )
         return ledger, wanted
 
     def _users(self, topic: str, to_be: str) -> TopicName:

@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -68,7 +68,7 @@ from pulsar_spark.errors import (
     StaleCheckpointError,
 )
 from pulsar_spark.hosting.broker_rows import OUTPUT_DDL, OutputRow
-from pulsar_spark.options.options import Options
+from pulsar_spark.options.options import STORAGE_PREFIX, Options
 from pulsar_spark.shown import Shown
 from pulsar_spark.state.broker_processor import BrokerProcessor
 from pulsar_spark.version import __version__
@@ -424,6 +424,7 @@ def standalone(
     own from which others did not go on, once it serves. SparkNotReadyError if Spark lacks
     something, with what to set.
     """
+    _check_options(options)
     given = {name: str(value) for name, value in options.items()}
     if service_url is not None:
         given["serviceUrl"] = str(service_url)
@@ -462,6 +463,15 @@ def standalone(
     except BaseException:
         sign.remove()
         raise
+
+
+def _check_options(options: Iterable[str]) -> None:
+    for name in options:
+        if name != "serviceUrl" and not name.startswith(STORAGE_PREFIX):
+            raise InvalidOptionError(
+                "standalone() takes checkpoint, state_partitions, embedded, standby, and options "
+                f"of an object store, {STORAGE_PREFIX}NAME. {name} is none of these."
+            )
 
 
 def check_spark(spark: SparkSession, checkpoint: str) -> None:

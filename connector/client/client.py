@@ -54,6 +54,7 @@ from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.client.transaction import Transaction
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, join
 from pulsar_spark.connector.storage.memory_store import MEMORY
+from pulsar_spark.connector.storage.service_url import CLUSTERS, a_cluster
 from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import KEPT, open_or_create, receive_from
@@ -64,7 +65,7 @@ from pulsar_spark.topic_log.transaction_attempt import (
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     MAX_TRANSACTION_TIMEOUT_MS,
 )
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.topic_name import TopicName, TopicPartition, check_subscription_name
 
 _ROUTING: Final = {
     PartitionsRoutingMode.UseSinglePartition: "SinglePartition",
@@ -72,7 +73,6 @@ _ROUTING: Final = {
     PartitionsRoutingMode.CustomPartition: "CustomPartition",
 }
 _TYPES: Final = {each: each.name for each in ConsumerType} | {ConsumerType.KeyShared: "Key_Shared"}
-_CLUSTERS: Final = ("pulsar://", "pulsar+ssl://", "http://", "https://")
 Topics = str | Sequence[str] | re.Pattern[str]
 Made = TypeVar("Made", Producer, Consumer, Reader)
 
@@ -123,11 +123,13 @@ class Client(AbstractContextManager["Client"], Shown):
         does. `storage` are options of the object store. What concerns networks, threads and logs
         has no effect. InvalidUrl if that is no root.
         """
-        if service_url.startswith(_CLUSTERS):
-            raise client_errors.InvalidUrl(
-                f"{service_url!r} is a cluster's address, and there is none here: topics are "
-                "files. Name a folder, s3://bucket/prefix, or memory://NAME."
+        if service_url.startswith(CLUSTERS):
+            raise client_errors.InvalidUrl(a_cluster(service_url))
+        if broker not in ("embedded", None):
+            raise ValueError(
+                f'Argument broker is {broker!r}: it takes "embedded", or None for one elsewhere.'
             )
+        check_type(int, operation_timeout_seconds=operation_timeout_seconds)
         _refuse("There is nobody to log in to: who may read files may read topics", authentication)
         with translated():
             self.root = Root.at(service_url, storage)
@@ -301,6 +303,7 @@ class Client(AbstractContextManager["Client"], Shown):
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:
         """A reader of a topic from that message on: behind it, or from it itself if inclusive."""
+        check_type(MessageId, start_message_id=start_message_id)
         _refuse("Messages are not encrypted here", crypto_key_reader)
         self.check_open()
         given = self._given | _texts(readCompacted=is_read_compacted)
@@ -501,6 +504,8 @@ def _check_consumer(subscription: str, kind: object, name: str | None, begin: ob
     check_type(ConsumerType, consumer_type=kind)
     check_type_or_none(str, consumer_name=name)
     check_type(InitialPosition, initial_position=begin)
+    with translated():
+        check_subscription_name(subscription)
 
 
 def _refuse(text: str, *given: object) -> None:

@@ -423,7 +423,10 @@ class AvroSchema(Schema):
 
 def _of(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise TypeError(f"A value of type {type(value).__name__} was given for {kind.__name__}.")
+        way = " Encode it, or make the producer with StringSchema()." if kind is bytes else ""
+        raise TypeError(
+            f"A value of type {type(value).__name__} was given for {kind.__name__}.{way}"
+        )
     return value
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.admin.messages import StoredMessage, moment_text
+from pulsar_spark.connector.admin.subscriptions import Subscriptions
 from pulsar_spark.connector.admin.topics import DOMAINS
 from pulsar_spark.connector.command_line.noun import (
     Argument,
@@ -253,8 +254,16 @@ def _subscriptions(admin: Admin, given: Namespace) -> Answer:
 
 
 def _create_subscription(admin: Admin, given: Namespace) -> Answer:
-    admin.subscriptions.create(given.name, given.subscription, given.messageId)
-    return _who(given), f"Created {_named(given)}, at {given.messageId}."
+    return _who(given), created(admin.subscriptions, given, given.messageId)
+
+
+def created(to: Subscriptions, given: Namespace, message_id: str) -> str:
+    """Make a durable subscription, and say so; one that is there stays as it is."""
+    known = given.subscription in to.list(given.name)
+    to.create(given.name, given.subscription, message_id)
+    if known:
+        return f"{_named(given)} was there already, and stays where it is."
+    return f"Created {_named(given)}, at {message_id}."
 
 
 def _unsubscribe(admin: Admin, given: Namespace) -> Answer:
@@ -288,7 +297,8 @@ def _expire(admin: Admin, given: Namespace) -> Answer:
     admin.subscriptions.expire(
         given.name, given.subscription, older_than_ms=age_ms, message_id=given.position
     )
-    return _who(given), f"{_named(given)} has let go of all up to {given.position or given.age}."
+    what = f"all up to {given.position}" if given.age is None else f"what is older than {given.age}"
+    return _who(given), f"{_named(given)} has let go of {what}."
 
 
 def _expire_all(admin: Admin, given: Namespace) -> Answer:

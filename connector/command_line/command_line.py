@@ -120,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt as error:
-        print("\npulsarlite: interrupted; what was published stays published", file=sys.stderr)
+        print("\npulsarlite: interrupted; what was done stays done", file=sys.stderr)
         return 128 + getattr(error, "signal_number", signal.SIGINT)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `... | head` is no error

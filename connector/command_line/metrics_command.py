@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Final
 
@@ -45,7 +46,8 @@ def _metrics(root: Root, arguments: Namespace) -> Iterator[str]:
     with server:
         host, port = server.server_address[:2]
         yield f"Metrics of {root.service_url}: http://{host!s}:{port}{PATHS[0]} (Ctrl-C ends this)"
-        server.serve_forever()
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 METRICS: Final = Command(

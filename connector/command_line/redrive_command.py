@@ -89,7 +89,7 @@ def _redrive(root: Root, arguments: Namespace) -> Generator[Printed, None, int]:
 
 def _lines(done: Redriven) -> Generator[Printed, None, None]:
     if not done.letters:
-        yield f"{done.topic} has no such letter that subscription {done.subscription} has left."
+        yield f"{done.topic} has no letter that {done.subscription} has yet to send back."
     word = "would go to" if done.dry_run else "went to"
     for target, count in sorted(done.redriven.items()):
         yield f"{count:,} {word} {target}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pulsar_spark.connector.admin.subscriptions import ENDS, Subscriptions
-from pulsar_spark.connector.command_line.admin_commands import FORCE, JSON, printed
+from pulsar_spark.connector.command_line.admin_commands import FORCE, JSON, created, printed
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -87,8 +87,7 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
 )
 def _create(root: Root, arguments: Namespace) -> Iterator[str]:
     where = "latest" if arguments.latest else "earliest"
-    Subscriptions(root).create(arguments.name, arguments.subscription, where)
-    return _done(arguments, f"Created {_named(arguments)}, at the {where}.")
+    return _done(arguments, created(Subscriptions(root), arguments, where))
 
 
 @SUBSCRIPTIONS.command(

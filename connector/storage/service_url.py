@@ -67,6 +67,8 @@ SERVICES: Final = {
     "az": (_AZURE, ("azure_storage_", "azure_")),
 }
 """URL scheme -> the service's names, and the prefixes that they may have."""
+CLUSTERS: Final = ("pulsar://", "pulsar+ssl://", "http://", "https://")
+"""How the addresses of Pulsar's own clusters begin."""
 
 _opened: dict[tuple[int, str, tuple[tuple[str, str], ...]], ObjectStore] = {}
 
@@ -89,8 +91,7 @@ def open_store(root: str, options: Mapping[str, str] | None = None) -> ObjectSto
 
 
 def _open(root: str, options: dict[str, str]) -> ObjectStore:
-    if not root.strip():
-        raise InvalidOptionError("serviceUrl is empty. Give a folder, or s3://bucket/prefix.")
+    check_url(root)
     is_path = "://" not in root and not root.startswith("file:")
     url = urlsplit("" if is_path else root)
     if url.scheme in SERVICES:
@@ -124,6 +125,28 @@ def _open(root: str, options: dict[str, str]) -> ObjectStore:
     raise InvalidOptionError(
         f"serviceUrl {root!r} has the scheme {url.scheme!r}. Known are a folder's path, "
         "file://, memory://, s3://, gs:// and az://."
+    )
+
+
+def check_url(root: str) -> None:
+    """InvalidOptionError if it is empty, a cluster's address, or lacks a bucket's slashes."""
+    if not root.strip():
+        raise InvalidOptionError("serviceUrl is empty. Give a folder, or s3://bucket/prefix.")
+    if root.startswith(CLUSTERS):
+        raise InvalidOptionError(a_cluster(root))
+    scheme, colon, place = root.partition(":")
+    if colon and scheme in SERVICES and not place.startswith("//"):
+        raise InvalidOptionError(
+            f"serviceUrl {root!r} lacks its slashes: {scheme}://{place.lstrip('/')}. A folder of "
+            f"that name is ./{root}."
+        )
+
+
+def a_cluster(root: str) -> str:
+    """What to say to who gives the address of a cluster of Pulsar's."""
+    return (
+        f"{root!r} is a cluster's address, and there is none here: topics are files. Name a "
+        "folder, s3://bucket/prefix, or memory://NAME."
     )
 
 

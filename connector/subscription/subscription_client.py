@@ -366,10 +366,14 @@ class SubscriptionClient:
         if self._tell_at_s is not None and now_s >= self._tell_at_s:
             self._tell_at_s = now_s + TOLD_EVERY_S
             _log.warning(
-                "Consumer %s of subscription %s waits for the broker of %s, which is silent. "
-                "Start one: pulsarlite standalone --service-url %s", self.name, self.subscription,
-                self._root.service_url, self._root.service_url,
-            )  # fmt: skip
+                "Consumer %s of subscription %s waits for the broker of %s, which is silent: it "
+                "begins, is busy, or is not there. If none runs: pulsarlite standalone "
+                "--service-url %s",
+                self.name,
+                self.subscription,
+                self._root.service_url,
+                self._root.service_url,
+            )
 
 
 def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) -> Exception:

@@ -7,6 +7,8 @@ is a command, and done when the broker has answered. Follows Pulsar's `Topics` a
 
 from __future__ import annotations
 
+import logging
+import math
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,7 +37,10 @@ from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
+_log: Final = logging.getLogger(__name__)
 ANSWER_WITHIN_S: Final = 60.0
+TOLD_AFTER_S: Final = 5.0
+"""A broker that runs answers sooner, mostly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,43 +244,54 @@ class Receipts:
         self._root = root
         self._dispatch = SystemTopic(root, DISPATCH)
         self._heard = self._dispatch.refresh()
-        self._missing: dict[int, TopicPartition] = {}
+        self._missing: dict[int, Record] = {}
 
     def asked(self, about: TopicPartition, command: Any) -> Record:
         """The command with a `request_id`, to be sent."""
         number = secrets.randbits(62)
-        self._missing[number] = about
-        return Record.of(about, command.subscription, replace(command, request_id=number))
+        asked = Record.of(about, command.subscription, replace(command, request_id=number))
+        self._missing[number] = asked
+        return asked
 
     def wait(self, timeout_s: float) -> None:
         """Return when all are answered. BrokerRefusedError and BrokerAbsentError as from `ask`."""
         asked_s = self._root.clock.monotonic_s()
+        tell_at_s = TOLD_AFTER_S
         while True:
             self._hear()
             if not self._missing:
                 return
             waited_s = self._root.clock.monotonic_s() - asked_s
+            if waited_s >= tell_at_s:
+                tell_at_s = math.inf
+                _log.warning(
+                    "Waiting %g s at most for the broker of %s, which is silent. If none runs: "
+                    "pulsarlite standalone --service-url %s",
+                    timeout_s, self._root.service_url, self._root.service_url,
+                )  # fmt: skip
             if waited_s >= timeout_s:
                 url = self._root.service_url
                 raise BrokerAbsentError(
                     f"The broker of {url} did not answer within {timeout_s:g} s. Start one: "
-                    f"pulsarlite standalone --service-url {url}. What was asked stands in "
-                    "__commands, and is done when it comes."
+                    f"pulsarlite standalone --service-url {url}. What was asked is kept, and done "
+                    "when it comes."
                 )
             self._root.clock.sleep(pause_s(waited_s, remote=self._root.store.remote))
 
     def _hear(self) -> None:
-        places = {*self._missing.values()}
+        places = {each.about for each in self._missing.values()}
         stop = self._dispatch.refresh()
         for stored in self._dispatch.read(
             self._heard, stop, keep=lambda about, name: about in places and name[:1] != "\x00"
         ):
             item = stored.record.item()
             if isinstance(item, Reply) and item.request_id in self._missing:
-                del self._missing[item.request_id]
+                asked = self._missing.pop(item.request_id)
                 if item.error is not None:
                     raise BrokerRefusedError(
-                        item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
+                        item.error,
+                        f"{asked.about}, subscription {asked.subscription}: {item.error.value}: "
+                        f"{item.message}.",
                     )
         self._heard = max(self._heard, stop)
 

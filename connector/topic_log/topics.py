@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 
 from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
-from pulsar_spark.connector.storage.service_url import open_store
+from pulsar_spark.connector.storage.service_url import check_url, open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import (
     CorruptFileError,
@@ -68,6 +69,7 @@ class Root:
     def of(options: Options) -> Root:
         """A relative folder is taken from the present working folder, once and for all."""
         url = str(options["serviceUrl"])
+        check_url(url)
         if "://" not in url and not url.startswith("file:"):
             url = str(Path(url).expanduser().absolute())
         return Root(url, dict(options.storage))
@@ -122,16 +124,17 @@ class Root:
         first = "Create it" if why_not_made else "Publish to it first, or create it"
         return TopicNotFoundError(
             f"Topic {name} does not exist in {self.store.root}{why}. {offer}{first}: pulsarlite "
-            f"topics create {name} --partitions 4 --service-url {self.service_url}"
+            f"topics create {shlex.quote(name)} --partitions 4 "
+            f"--service-url {shlex.quote(self.service_url)}"
         )
 
     def near(self, topic: TopicName) -> tuple[str, bool]:
         """The name of a topic beside it that is much like its own, or ""; and if any are there."""
-        name = topic.partitioned_topic_name
+        whole = topic.partitioned_topic
         found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
-        present = [str(each) for each in found if not each.is_system and str(each) != name]
-        close = difflib.get_close_matches(name, present, n=3, cutoff=0.6)
-        there = (each for each in close if self.is_there(TopicName.parse(each)))
+        present = {each.local_name: each for each in found if not each.is_system and each != whole}
+        close = difflib.get_close_matches(whole.local_name, present, n=3, cutoff=0.6)
+        there = (str(present[each]) for each in close if self.is_there(present[each]))
         return next(there, ""), bool(present)
 
     def open_found(self, topic: TopicName) -> ManagedLedger | None:

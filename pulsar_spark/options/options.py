@@ -399,9 +399,10 @@ def _parse(option: Option, value: str) -> Any:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.5)
-    offer = f" Did you mean {_BY_NAME[near[0]].name}?" if near else ""
+    if near:
+        return f"Option {name} is not known. Did you mean {_BY_NAME[near[0]].name}?"
     known = ", ".join(option.name for option in OPTIONS)
-    return f"Option {name} is not known.{offer} Known are {known}, and {STORAGE_PREFIX}*."
+    return f"Option {name} is not known. Known are {known}, and {STORAGE_PREFIX}*."
 
 
 def _scope_text(scope: Scope) -> str:

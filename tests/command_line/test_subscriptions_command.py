@@ -54,6 +54,7 @@ def test_a_subscription_is_made_looked_at_moved_and_deleted(
 ) -> None:
     assert "no subscription that a broker knows of" in said(capsys, "list", "t")
     assert "Created s on" in said(capsys, "create", "t", "s")
+    assert "was there already, and stays" in said(capsys, "create", "t", "s", "--latest")
     told = json.loads(said(capsys, "create", "t", "other", "--json"))
     assert told == {"topic": ABOUT.topic, "subscription": "other"}
     found = json.loads(said(capsys, "list", "t", "--json"))
@@ -89,7 +90,7 @@ def test_a_list_shows_who_is_connected_and_holds_what(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("seek", "t", "unknown", "--to", "earliest"), "SubscriptionNotFound"),
+        (("seek", "t", "unknown", "--to", "earliest"), "unknown: SubscriptionNotFound"),
         (("seek", "t", "s", "--to", "nowhere"), "it takes earliest, latest, or a message id"),
         (("seek", "t", "s", "--to", "0:0:7"), "names no partition of"),
         (("list", "tt"), "Did you mean persistent://public/default/t?"),
@@ -103,6 +104,21 @@ def test_what_can_t_be_done_is_one_clear_line(
     text = said(capsys, *arguments)
     assert error in text
     assert text.count("\n") == 1
+
+
+def test_who_waits_for_a_broker_is_told_before_the_time_is_up(
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscription_admin, "ANSWER_WITHIN_S", 0.01)
+    monkeypatch.setattr(subscription_admin, "TOLD_AFTER_S", 0.0)
+    send(root, "t", "a")
+    said(capsys, "create", "t", "s", "--service-url", str(root))
+    assert [each.message.partition(" for ")[0] for each in caplog.records] == [
+        "Waiting 0.01 s at most"
+    ]
 
 
 def test_without_a_broker_it_says_how_to_start_one(

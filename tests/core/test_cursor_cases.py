@@ -312,6 +312,7 @@ def _other(value: Any) -> Any:
     ("name", "value"),
     [
         ("a setting that nobody knows", "true"),
+        ("aNumberThatNobodyKnows", "3"),
         ("initial_position", "Somewhere"),
         ("deletion_at_batch_index_level", "perhaps"),
         ("retention0", "sometimes"),

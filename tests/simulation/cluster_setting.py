@@ -25,6 +25,8 @@ class ClusterSetting:
     """The first consumer has one topic, the second wants both, the third the other one."""
     poison: bool
     """Some messages end the query that gets them; then nobody dies of anything else in a batch."""
+    manual: bool
+    """A query's sink acknowledges what its micro-batch has, just before it is committed."""
     grows_unseen: bool
     """All subscribe, then a topic grows, then the broker looks for the first time."""
     lease_ms: int
@@ -53,11 +55,13 @@ def drawn_cluster(lots: Lots) -> ClusterSetting:
         given["maxBatchAttempts"] = str(lots.draw(1, 3))
     if lots.one_in(2):
         given["maxMessagesPerTrigger"] = str(lots.draw_from((1, 3)))
+    if manual := lots.one_in(3):
+        given["ackMode"] = "manual"
     all_of_them = None if by_pattern else ",".join(topics)
     parts: tuple[str | None, ...] = (all_of_them,) * (1 if kind == "Exclusive" else lots.draw(1, 3))
     if refuses:
         parts = (topics[0], all_of_them, topics[1])
     return ClusterSetting(
-        topics, lots.draw(1, 2), parts, by_pattern, refuses, poison, lots.one_in(4), lease_ms,
-        latest, given,
+        topics, lots.draw(1, 2), parts, by_pattern, refuses, poison, manual, lots.one_in(4),
+        lease_ms, latest, given,
     )  # fmt: skip

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from itertools import groupby
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -17,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pulsar_spark.connector.broker import broker_sink
+from pulsar_spark.connector.sink.message_writer import WrittenTopic
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.system.system_topics import (
@@ -27,8 +30,11 @@ from pulsar_spark.connector.system.system_topics import (
     SystemTopic,
 )
 from pulsar_spark.errors import TopicNotFoundError
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Report
 from pulsar_spark.topic_log.ledger_commit import Application, Commit
 from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -122,6 +128,20 @@ class _Columns:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class Letters:
+    """Stands for the `ManagedLedger` of a dead letter topic."""
+
+    def __init__(self, letters: list[Message]) -> None:
+        self._letters = letters
+
+    def append(
+        self, written: list[Message], *, application: tuple[str, int], is_brokers: bool
+    ) -> None:
+        assert application
+        assert is_brokers
+        self._letters += written
 
 
 class Trims:
@@ -237,7 +257,9 @@ class Place:
 
     open_log = open_found  # no topic is deleted here
 
-    def open(self, topic: TopicName) -> TopicLog:
+    def open(self, topic: TopicName) -> Any:
+        if topic.local_name.endswith("-DLQ"):
+            return Letters(self.letters)
         found = self.open_found(topic)
         if found is None:
             raise TopicNotFoundError(f"{topic} is not there.")
@@ -256,9 +278,11 @@ class Place:
         return {COMMANDS: self.commands, DISPATCH: self.dispatch}[name]
 
     def write_letters(self, _root: Any, about: TopicPartition, letters: Iterable[Any]) -> list[Any]:
-        for letter in letters:
-            self.letters += self.messages(about, letter.messages)
-        return []
+        """Nobody sees them before they are published."""
+        return [
+            WrittenTopic(each.topic, [*self.messages(about, each.messages)])  # type: ignore[arg-type]
+            for each in letters
+        ]
 
     def messages(self, about: TopicPartition, held: Any) -> Iterator[Message]:
         """What is left of them in the log."""
@@ -267,6 +291,20 @@ class Place:
             ledger = ledgers.get(ledger_id)
             if ledger is not None:
                 yield from in_rows(about, ledger, np.flatnonzero(held.row_mask(ledger)))
+
+    def acknowledge(self, subscription: str, messages: Iterable[Message]) -> None:
+        """As a sink does: of trimmed ledgers nothing."""
+        records = []
+        for about, mine in groupby(sorted(messages), key=itemgetter(0)):
+            ledgers = self.topics[about.topic].state.ledgers(about.partition)
+            done = PositionSet.union_of(
+                PositionSet.of_batch((ledger_id, entry), ledger.batch_sizes.size_of(entry), 1 << n)
+                for _, ledger_id, entry, n in mine
+                if (ledger := ledgers.get(ledger_id)) is not None
+            )
+            report = Report(subscription, epoch=None, acknowledged=Cursor().acknowledge(done))
+            records.append(Record.of(about, subscription, report))
+        self.commands.append(records)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -175,6 +175,8 @@ class Query:
         if cluster.poison.intersection(rows) or cluster.may_die(self):
             self.kill()
             return
+        if cluster.setting.manual:
+            cluster.place.acknowledge("s", rows)
         checkpoint.committed = number
         cluster.oracle.committed(rows)
 

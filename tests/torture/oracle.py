@@ -32,8 +32,6 @@ Id = tuple[str, int, int, int, int]
 """Topic, partition, ledger, entry, batch index."""
 States = dict[tuple[str, int], BrokerState]
 """(topic, partition) -> its broker's state."""
-MOST_BEGUN = 3
-"""A batch that was begun so often may be withheld: its messages are tried apart."""
 FOREVER = 1 << 60
 
 
@@ -114,6 +112,9 @@ class Followed:
     claimed: set[Id] = field(default_factory=set)
     rejected: dict[Id, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     sought: list[Asked] = field(default_factory=list)
+    skipped: list[Asked] = field(default_factory=list)
+    given_back: dict[str, list[Asked]] = field(default_factory=lambda: defaultdict(list))
+    """Of a consumer, all that it held."""
     first_of_key: dict[tuple[str, int, str], Id] = field(default_factory=dict)
     letters: dict[Id, int] = field(default_factory=dict)
     """When a message became a dead letter."""
@@ -134,6 +135,8 @@ class Oracle:
         self.read: dict[tuple[str, int], dict[Id, int]] = {}
         """What a micro-batch had when it was first read, and when each message was planned."""
         self.withheld: set[tuple[str, int]] = set()
+        self.ttl_ms: dict[str, int] = {}
+        """Of topics that have had such a policy."""
         self.gone_at: dict[str, list[int]] = defaultdict(list)
         self.known: dict[tuple[str, int, str, str], int] = {}
         """(topic, partition, subscription, consumer) -> the incarnation that the broker knows."""
@@ -247,7 +250,8 @@ class Oracle:
         if more := found - had.keys():
             self.fail(f"batch {batch} is repeated with more than it had: {more}")
         is_trial = any(planned < at for planned in had.values())
-        if not found and (is_trial or self.begun_times[batch] >= MOST_BEGUN):
+        allowed: int = consumer.given.get("maxBatchAttempts", 3)
+        if not found and (is_trial or self.begun_times[batch] >= allowed):
             self.withheld.add(batch)
 
     def _planned(self, consumer: Consumer, number: int, which: Id) -> int:
@@ -276,6 +280,11 @@ class Oracle:
         asked = []
         for row in rows:
             which = id_of(row)
+            if row["ack_type"] == "Cumulative":  # whether or not somebody had it
+                up_to = {each for each in self.stored if each[:2] == which[:2] and each <= which}
+                followed.claimed |= up_to
+                followed.passed |= up_to
+                continue
             if row["ack_type"] in ("Individual", "ReconsumeLater"):
                 followed.claimed.add(which)
             if row["ack_type"] != "Individual":
@@ -284,6 +293,13 @@ class Oracle:
                 followed.rejected[which].append(rejected)
                 asked.append(rejected)
                 followed.ordered = False
+        return asked
+
+    def giving_back(self, consumer: Consumer) -> list[Asked]:
+        """It asks for all that it has not acknowledged."""
+        at = self.now()
+        asked = [Asked(place, at) for place in self.world.partitions(self.world.all_topics())]
+        self.followed[consumer.subscription].given_back[consumer.name] += asked
         return asked
 
     def latest_is_now(self, partitions: int) -> None:
@@ -317,7 +333,33 @@ class Oracle:
         followed.sought += [Asked(place, at, commands, seek=seek) for place in partitions]
         followed.ordered = False
 
-    def delivered(self, consumer: Consumer, number: int, rows: Iterable[Message], run: Run) -> None:
+    def skipped(
+        self, subscription: str, commands: int, partitions: Iterable[tuple[str, int]]
+    ) -> None:
+        """What is there when that is done may be left behind; it explains no delivery."""
+        to_the_end, at = Seek(subscription, LATEST), self.now()
+        self.followed[subscription].skipped += [
+            Asked(place, at, commands, seek=to_the_end) for place in partitions
+        ]
+
+    def policy_changes(self, topic: str, name: str, value: Any) -> None:
+        """Nothing waits where delays are off; what has lived for long enough may expire."""
+        if name == "delayed_delivery":
+            for followed in self.followed.values():
+                followed.delays = False
+        if name == "message_ttl_ms":
+            self._expire()  # by the one that there was
+            self.ttl_ms[topic] = value
+
+    def _expire(self) -> None:
+        latest_ms = self.world.clock.elapsed_ms + self.world.most_ahead_ms
+        for topic, ttl_ms in self.ttl_ms.items():
+            old = {each.id for each in self.stored.values() if each.id[0] == topic
+                   and 0 < ttl_ms <= latest_ms - each.publish_ms}  # fmt: skip
+            for followed in self.followed.values():
+                followed.passed |= old
+
+    def delivered(self, consumer: Consumer, number: int, rows: Iterable[Message]) -> None:
         """A sink gets a micro-batch; one that it has had it leaves alone."""
         batch = (consumer.checkpoint.query_id, number)
         followed = self.followed[consumer.subscription]
@@ -358,8 +400,8 @@ class Oracle:
         self, followed: Followed, batch: tuple[str, int], before: dict[Id, Message],
         again: dict[Id, Message],
     ) -> None:  # fmt: skip
-        for which in before.keys() - again.keys():
-            if batch not in self.withheld and which not in followed.claimed:
+        for which in before.keys() - again.keys() - followed.claimed - followed.passed:
+            if batch not in self.withheld:
                 self.fail(f"{which} is not in batch {batch} any more, and nobody is done with it")
 
     def _is_explained(
@@ -373,7 +415,9 @@ class Oracle:
         since = min(earlier.planned, later.planned)
         if followed.rewinds and any(since <= at <= later.at for at in followed.changed):
             return True
-        asked = [*followed.rejected[which], *followed.sought]
+        back = (each for one in (earlier, later) for each in followed.given_back[one.consumer])
+        mine = (each for each in back if each.place == which[:2])
+        asked = [*followed.rejected[which], *followed.sought, *mine]
         if any(each.overlaps(since, later.at) and each.not_before_ms <= later.at_ms
                for each in asked):  # fmt: skip
             return True
@@ -416,12 +460,14 @@ class Oracle:
         aside = {(row.topic, row.partition) for row in broker.done if row.kind == ASIDE}
         aside |= {(each.topic, each.partition) for each in broker.hosted.aside}
         for followed in self.followed.values():
-            rejected = [each for asked in followed.rejected.values() for each in asked]
-            for each in (*followed.sought, *rejected):
+            told = (*followed.rejected.values(), *followed.given_back.values())
+            asked = (each for asked in told for each in asked)
+            for each in (*followed.sought, *followed.skipped, *asked):
                 taken_in = broker.offset.commands[1] >= each.commands and each.place not in aside
                 if each.done == FOREVER and taken_in:
                     each.done = self.now()
                     self._pass(followed, each)
+        self._expire()
         self._check_trimmed()
 
     def begun_anew(self, broker: EmbeddedBroker) -> None:

@@ -226,7 +226,7 @@ class Consumer(Query):
         if self.subscription == "s" and any(row["value"].startswith(POISON) for row in rows):
             raise Killed(self.name)
         yield "read"
-        oracle.delivered(self, number, rows, run)
+        oracle.delivered(self, number, rows)
         yield "delivered"
         if self.manual:
             yield from self._acknowledge(number, rows)

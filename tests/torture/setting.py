@@ -46,13 +46,24 @@ class Setting:
     """They lose their checkpoints in between, and something is published."""
     poison: bool
     """Some messages end every query that reads them, until they are dead letters."""
+    sticky: bool
+    """Key_Shared, where no order is looked for: each consumer names its keys."""
+    clients: tuple[bool, ...]
+    """Which of the consumers are no queries, but processes with the Python client."""
 
     def consumer_options(self, number: int) -> dict[str, Any]:
         """`number` tells them apart."""
-        return self.options | {
+        own: dict[str, Any] = {}
+        if self.sticky:
+            first, stop = (65_536 * n // self.consumers for n in (number, number + 1))
+            own = {"keySharedMode": "STICKY", "keySharedRanges": f"{first}-{stop - 1}"}
+        return self.options | own | {
             "subscriptionType": self.kind, "priorityLevel": number % 2,
             "subscriptionInitialPosition": self.initial_position,
         }  # fmt: skip
+
+    def has_client(self, name: str) -> bool:
+        return name.startswith("c") and self.clients[int(name[1:])]
 
     @property
     def initial_position(self) -> str:
@@ -83,12 +94,12 @@ def drawn_setting(lots: Lots) -> Setting:
         options["ackMode"] = "manual"
         options["negativeAckRedeliveryDelay"] = lots.draw_from((0, 1_000))
         verdicts = lots.draw_from(VERDICTS)
+        if kind in ("Exclusive", "Failover") and lots.one_in(3):
+            verdicts += ("Cumulative",)
         if lots.one_in(4):
             options["ackTimeout"] = lots.draw_from((1_000, 6_000))
     if "ReconsumeLater" in verdicts or (not calm and lots.one_in(2 if manual else 4)):
-        options["maxRedeliverCount"] = lots.draw(1, 3)
-        if lots.one_in(2):
-            options["enableRetry"] = "true"
+        options |= _letter_options(lots)
     chunks = lots.one_in(4)  # each counts, so many have to be granted at once
     if chunks:
         options["maxMessagesPerTrigger"] = 20
@@ -106,7 +117,18 @@ def drawn_setting(lots: Lots) -> Setting:
         lots.one_in(3), calm, manual, verdicts, lots.one_in(2), options,
         _policies(lots, chunks), lease_ms, lots.one_in(2), chunks, lots.one_in(4),
         grows_unseen, starts_anew, poison,
+        manual and kind == "Key_Shared" and lots.one_in(3),
+        tuple(manual and lots.one_in(3) for _ in range(3)),
     )  # fmt: skip
+
+
+def _letter_options(lots: Lots) -> dict[str, Any]:
+    options: dict[str, Any] = {"maxRedeliverCount": lots.draw(1, 3)}
+    if lots.one_in(2):
+        options["enableRetry"] = "true"
+    if lots.one_in(3):
+        options["maxBatchAttempts"] = lots.draw(1, 2)
+    return options
 
 
 def _policies(lots: Lots, chunks: bool) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tests.torture.oracle import ViolationError
 from tests.torture.setting import Setting, drawn_setting
 from tests.torture.world import run_schedule
 
-MOST_SCHEDULES = 250
+MOST_SCHEDULES = 400
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 

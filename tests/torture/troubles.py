@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.position import EARLIEST, LATEST
-from pulsar_spark.protocol.commands import Seek
+from pulsar_spark.protocol.commands import Seek, SkipMessages
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.broker_query import QueryCheckpoint
 from tests.connector.reading import Run
+from tests.torture.client import Client
 from tests.torture.queries import Checkpoint
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def a_checkpoint_is_lost(world: World) -> None:
 def it_acknowledges_otherwise(world: World) -> None:
     """Its ackMode is changed: its checkpoint is refused, and it begins with a new one."""
     consumer = _any(world)
+    if isinstance(consumer, Client):
+        return
     changed = {name: value for name, value in consumer.given.items() if name not in _MANUAL}
     if not consumer.manual:
         changed["ackMode"] = "manual"
@@ -169,14 +172,50 @@ def an_admin_seeks(world: World) -> None:
     seek = Seek("s", world.lots.draw_from((EARLIEST, EARLIEST, LATEST)))
     if world.lots.one_in(3):
         seek = Seek("s", timestamp_ms=world.clock.wall_ms() - world.lots.draw(0, 20_000))
-    commands = {
-        (TopicPartition(topic, number), "s"): seek
-        for topic in world.topics
-        for number in range(world.root.open(TopicName.parse(topic)).state.partitions)
-    }
-    told = ((about.topic, about.partition) for about, _ in commands)
-    world.oracle.sought("s", world.say(commands), seek, told)
+    commands = {(TopicPartition(*place), "s"): seek for place in world.partitions(world.topics)}
+    world.oracle.sought("s", world.say(commands), seek, world.partitions(world.topics))
     world.note(f"{seek}")
+
+
+def an_admin_skips(world: World) -> None:
+    """All of the backlog, or its beginning."""
+    skip = SkipMessages("s", world.lots.draw_from((None, 1, 3)))
+    commands = {(TopicPartition(*place), "s"): skip for place in world.partitions(world.topics)}
+    world.oracle.skipped("s", world.say(commands), world.partitions(world.topics))
+    world.note(f"{skip}")
+
+
+def a_policy_is_changed(world: World) -> None:
+    """Of one topic; of what limits consumers nothing where a message's chunks need room."""
+    name, value = world.lots.draw_from(POLICIES)
+    if name.startswith("max_unacked") and world.setting.chunks:
+        return
+
+    def change(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {**settings, "policies": {**settings.get("policies", {}), name: value}}
+
+    topic = world.lots.draw_from(world.topics)
+    world.oracle.policy_changes(topic, name, value)
+    world.root.open(TopicName.parse(topic)).change_settings(change)
+    world.note(f"{name} of {topic} is {value}")
+
+
+POLICIES: tuple[tuple[str, Any], ...] = (
+    ("retention_time_ms", 0),
+    ("retention_time_ms", -1),
+    ("retention_size_bytes", -1),
+    ("message_ttl_ms", 0),
+    ("message_ttl_ms", 9_000),
+    ("delayed_delivery", False),
+    ("max_unacked_messages_per_consumer", 4),
+    ("max_unacked_messages_per_consumer", 50_000),
+    ("max_unacked_messages_per_subscription", 6),
+    ("max_unacked_messages_per_subscription", 200_000),
+    ("dispatcher_max_round_robin_batch_size", 1),
+    ("key_shared_look_ahead", 3),
+    ("key_shared_consistent_hashing", False),
+    ("key_shared_consistent_hashing", True),
+)
 
 
 def files_are_tidied(world: World) -> None:
@@ -247,6 +286,8 @@ TROUBLES: tuple[Trouble, ...] = (
     a_rival_begins,
     a_topic_grows,
     an_admin_seeks,
+    an_admin_skips,
+    a_policy_is_changed,
     files_are_tidied,
     a_clock_is_set,
     the_store_fails,

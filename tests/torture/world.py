@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -32,6 +32,7 @@ from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.broker_query import BrokerQuery, QueryCheckpoint
 from tests.connector.reading import Message
 from tests.simulation.lots import Lots
+from tests.torture.client import Client
 from tests.torture.memory import decoding_once
 from tests.torture.oracle import Followed, Oracle, ViolationError, is_dead_letter
 from tests.torture.place import (
@@ -137,6 +138,13 @@ class World:
         """Letter topics too."""
         return [str(each) for each in self.root.find() if not each.is_system]
 
+    def partitions(self, topics: Iterable[str]) -> list[tuple[str, int]]:
+        return [
+            (topic, number)
+            for topic in topics
+            for number in range(self.root.open(TopicName.parse(topic)).state.partitions)
+        ]
+
     def actors(self) -> list[Query]:
         return [*self.consumers.values(), *self.publishers.values()]
 
@@ -197,7 +205,8 @@ class World:
 
     def _join(self, name: str, subscription: str, given: dict[str, Any]) -> None:
         given = {"topics": ",".join(self.setting.topics)} | given
-        self.consumers[name] = Consumer(self, name, subscription, given)
+        kind = Client if given.get("ackMode") and self.setting.has_client(name) else Consumer
+        self.consumers[name] = kind(self, name, subscription, given)
         shared = given["subscriptionType"] in ("Shared", "Key_Shared")
         manual = given.get("ackMode") == "manual"
         most = given.get("maxRedeliverCount")

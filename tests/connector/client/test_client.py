@@ -30,6 +30,20 @@ def test_an_address_of_a_cluster_says_what_to_give(tmp_path: Path) -> None:
         pulsar.Client(str(tmp_path), authentication="token")  # type: ignore[arg-type]
 
 
+def test_an_argument_that_means_nothing_is_refused_where_it_is_given(url: str) -> None:
+    with pytest.raises(ValueError, match="Argument broker is 'embeded'"):
+        pulsar.Client(url, broker="embeded")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Argument operation_timeout_seconds is expected"):
+        pulsar.Client(url, operation_timeout_seconds="9")  # type: ignore[arg-type]
+    with pulsar.Client(url) as client:
+        with pytest.raises(ValueError, match="start_message_id is expected to be of type"):
+            client.create_reader("t", "earliest")  # type: ignore[arg-type]
+        with pytest.raises(pulsar.InvalidTopicName, match="Empty subscription name"):
+            client.subscribe("t", "")
+        with pytest.raises(TypeError, match=r"Encode it, or .* StringSchema"):
+            client.create_producer("t").send("text")
+
+
 def test_what_is_closed_says_so(url: str) -> None:
     client = pulsar.Client(url)
     producer, consumer = client.create_producer("t"), subscribe(client)

@@ -153,6 +153,12 @@ def test_a_function_that_returns_acknowledges_and_its_child_ends_with_the_task(
     assert not _lives(int(pid))
 
 
+@pytest.mark.parametrize("function", ["work", lambda: None])
+def test_what_can_not_be_called_with_a_message_is_refused_at_once(function: Any) -> None:
+    with pytest.raises(TypeError, match="is no function of one argument, a message"):
+        pulsar_spark.process(None, function)  # type: ignore[arg-type]
+
+
 def test_what_a_function_raises_is_caught_message_by_message() -> None:
     found = outcomes(obedient, batch_of("a", "raise", "b", "leave"), batch_of("raise", "c"))
     here = f"{Path(__file__).name}:"

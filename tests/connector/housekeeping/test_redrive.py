@@ -243,7 +243,7 @@ def test_the_command_says_what_went_where_and_what_stayed(
     assert text.splitlines()[0] == f"1 went to {TOPIC}"
     assert text.splitlines()[1].startswith("1 stayed: ")
     assert said("--key", "k") == (
-        0, f"{TOPIC}-s-DLQ has no such letter that subscription redrive has left.\n",
+        0, f"{TOPIC}-s-DLQ has no letter that redrive has yet to send back.\n",
     )  # fmt: skip
     assert "takes NAME=VALUE" in said("--property", "x")[1]
     assert "takes a message id" in said("--id", "x")[1]

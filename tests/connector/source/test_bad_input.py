@@ -59,6 +59,8 @@ def read(spark: SparkSession, root: Path, topic: str = "flights", **given: str) 
     ("given", "said"),
     [
         ({"topik": "flights"}, "Option topik is not known. Did you mean topic?"),
+        ({"serviceUrl": "pulsar://h:6650"}, "'pulsar://h:6650' is a cluster's address"),
+        ({"serviceUrl": "s3:bucket/x"}, "'s3:bucket/x' lacks its slashes: s3://bucket/x"),
         ({"failOnDataLoss": "perhaps"}, "Option failOnDataLoss can't be 'perhaps': it takes true"),
         ({"numPartitions": "4"}, "Option numPartitions has no meaning here: it belongs to writing"),
         ({"startingOffsets": "soon"}, "Option startingOffsets can't be 'soon'"),
@@ -76,7 +78,16 @@ def read(spark: SparkSession, root: Path, topic: str = "flights", **given: str) 
             "Did you mean persistent://public/default/flights?",
         ),
         ({"topic": "a/b"}, "<tenant>/<namespace>/<topic>"),
-        ({"topic": "http://a/b/c"}, "Invalid topic domain: 'http'"),
+        ({"topic": "http://a/b/c"}, "Invalid topic domain: 'http'. It is persistent or"),
+        ({"topic": "persistent://a/b"}, "takes all its parts: persistent://TENANT/NAMESPACE/TOPIC"),
+        (
+            {"topic": "nosuch", "allowAutoTopicCreation": "false"},
+            "is false. Create it: pulsarlite topics create",
+        ),
+        (
+            {"topic": "a b", "allowAutoTopicCreation": "false"},
+            "create 'persistent://public/default/a b' --partitions 4",
+        ),
         ({"topic": "non-persistent://public/default/ticks-partition-1"}, "does not exist in"),
         (
             {"topic": "non-persistent://public/default/t", "startingOffsets": "earliest"},
