@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class ServerError(str, Enum):
@@ -207,6 +207,10 @@ class StorageError(PulsarliteError):
     """The folder or the object store refused an operation."""
 
 
+class UnreadableFileError(StorageError):
+    """What is stored there can't be read: no rights to it, or a failing disk."""
+
+
 class ObjectNotFoundError(StorageError, FileNotFoundError):
     """A stored file is not there, or not there any more: refresh the log and read again.
 
@@ -246,3 +250,7 @@ class BrokerRefusedError(PulsarliteError):
 
     def __reduce__(self) -> tuple[type[BrokerRefusedError], tuple[ServerError, str]]:
         return BrokerRefusedError, (self.error, self.message)
+
+
+DAMAGE: Final = (CorruptFileError, FutureVersionError, UnreadableFileError)
+"""What keeps one topic from being read: who looks at several goes on with the others."""

@@ -243,7 +243,7 @@ def check_user_topic(topic: TopicName, what: str) -> TopicName:
 def check_subscription_name(name: str) -> None:
     """InvalidTopicNameError if a subscription can't be called that."""
     if _is_blank(name):
-        raise InvalidTopicNameError("Empty subscription name: give it one.")
+        raise InvalidTopicNameError("Empty subscription name")
     if not _is_unicode(name):
         raise InvalidTopicNameError(f"Subscription name {name!r} holds a lone surrogate.")
     if name == _RESERVED_SUBSCRIPTION or name.startswith(_REPLICATOR_PREFIX):

@@ -8,7 +8,7 @@ topics first, one by one, so that a process which is killed leaves whole topics.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Final
@@ -24,8 +24,10 @@ from pulsar_spark.connector.topic_log.policies import (
 )
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
+    DAMAGE,
     InvalidTopicNameError,
     NamespaceNotFoundError,
+    PulsarliteError,
     TopicExistsError,
     TopicInUseError,
 )
@@ -100,9 +102,10 @@ class Namespaces:
     ) -> Sequence[str]:
         """Acknowledge all messages for a subscription, or for all, on each topic; on which.
 
-        TopicInUseError if one of them has a backlog, unless `force`.
+        TopicInUseError if one of them has a backlog, unless `force`. A topic that can't be read is
+        an error too, once all others are done.
         """
-        found = list(self._subscribed(namespace, subscription))
+        found, damaged = self._subscribed(namespace, subscription)
         admin = Subscriptions(self._root)
         behind = (
             f"{each.name} on {topic}"
@@ -117,16 +120,21 @@ class Namespaces:
             )
         for topic, name in found:
             admin.clear_backlog(topic, name)
+        _tell_of(damaged)
         return sorted({topic for topic, _ in found})
 
     def unsubscribe(
         self, namespace: str, subscription: str, *, force: bool = False
     ) -> Sequence[str]:
-        """Delete a subscription of each topic that has it; of which. Errors as for one topic."""
-        found = list(self._subscribed(namespace, subscription))
+        """Delete a subscription of each topic that has it; of which. Errors as for one topic.
+
+        A topic that can't be read is an error too, once all others are done.
+        """
+        found, damaged = self._subscribed(namespace, subscription)
         admin = Subscriptions(self._root)
         for topic, name in found:
             admin.delete(topic, name, force=force)
+        _tell_of(damaged)
         return sorted({topic for topic, _ in found})
 
     def get_properties(self, namespace: str) -> dict[str, str]:
@@ -165,13 +173,19 @@ class Namespaces:
             )
         return name
 
-    def _subscribed(self, namespace: str, only: str | None) -> Iterator[tuple[str, str]]:
-        """(topic, subscription) of the namespace, or of one name."""
+    def _subscribed(
+        self, namespace: str, only: str | None
+    ) -> tuple[Sequence[tuple[str, str]], Mapping[str, PulsarliteError]]:
+        """(topic, subscription) of the namespace, or of one name; and what can't be read."""
         admin = Subscriptions(self._root)
+        found: tuple[tuple[str, str], ...] = ()
+        damaged: dict[str, PulsarliteError] = {}
         for topic in self._topics.list(namespace):
-            for name in admin.list(topic):
-                if only in (None, name):
-                    yield topic, name
+            try:
+                found += tuple((topic, each) for each in admin.list(topic) if only in (None, each))
+            except DAMAGE as error:  # noqa: PERF203 - each for itself
+                damaged[topic] = error
+        return found, damaged
 
     def _is_there(self, name: NamespaceName) -> bool:
         if self._root.store.exists(policies_path(name)):
@@ -253,6 +267,16 @@ class Tenants:
     def _check_there(self, tenant: str) -> None:
         if not self._is_there(checked_tenant(tenant)):
             raise NamespaceNotFoundError(f"There is no tenant {tenant} in {self._root.store.root}.")
+
+
+def _tell_of(damaged: Mapping[str, PulsarliteError]) -> None:
+    """Raise the first of what could not be read."""
+    for topic, error in damaged.items():
+        rest = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        raise type(error)(
+            f"The other topics are done; {topic}{rest} can't be read, and was left as it is: "
+            f"{error.message}"
+        )
 
 
 def folders(root: Root, tenant: str = "") -> Sequence[str]:

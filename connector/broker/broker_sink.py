@@ -35,10 +35,9 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import policies_now
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
+    DAMAGE,
     BrokerFencedError,
-    CorruptFileError,
     FencedError,
-    FutureVersionError,
     PulsarliteError,
     StorageError,
     TopicNotFoundError,
@@ -217,7 +216,7 @@ def _publish_letters(
             name = TopicName.parse(topic)
             log = root.known(name) or root.open(name)
             log.append(ledgers, application=application, is_brokers=True)
-        except (CorruptFileError, FutureVersionError) as error:  # noqa: PERF203 - one of them
+        except DAMAGE as error:  # noqa: PERF203 - one of them
             raise StorageError(
                 f"Letters could be written for {topic}, and not published: {error.message} The "
                 "batch is repeated, and sets aside the topic partitions whose letters these are."
@@ -264,7 +263,7 @@ def _mark(root: Root, topic: str, marks: Mapping[int, Mark | None]) -> None:
     """Tell those who publish which backlog quotas are exceeded, and which are no more."""
     try:
         backlog_quota.mark(root.open(TopicName.parse(topic)), marks)
-    except (TopicNotFoundError, CorruptFileError, FutureVersionError) as error:
+    except (TopicNotFoundError, *DAMAGE) as error:
         _log.warning("Producers of %s do not hear of its backlog quota: %s", topic, error)
 
 

@@ -43,6 +43,7 @@ from pulsar_spark.connector.topic_log.producer_connection import (
 )
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
+    FileReclaimedError,
     InvalidMessageError,
     ProducerBusyError,
     ProducerHeldError,
@@ -151,6 +152,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         self._routing = MessageRouting(self.options, self.partitions, str(self.topic))
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes, self._most_bytes = 0, memory_limit_bytes
+        self._tried: tuple[list[_Waiting], list[WrittenTopic]] | None = None
+        """Messages that may be published, and their files: the store gave no answer."""
         self._lock = threading.Lock()
         """Guards the queue; never held while anything is published."""
         self._publishing = threading.RLock()
@@ -257,25 +260,9 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         as when another producer has the topic, all that waits gets to know, and waits no more.
         """
         with self._publishing:
-            chosen = list(self._waiting)
-            if not chosen:
-                return
-            try:
-                rows = ((*each.row[:-1], each.number) for each in chosen)
-                written = self.written(rows)
-                published = publish(self.root, written, None, self._claim, patience_ms=0)
-            except Exception as error:
-                self._give_up(chosen, error)
-                raise
-            self._leave(len(chosen))
-            self._count(chosen)
-            numbers = [each.number for each in chosen]
-            self.last_sequence_id = max(self.last_sequence_id, *numbers)
-            if any(each.done is not None for each in chosen):
-                answers = self._answers([e for e in published if isinstance(e, Commit)], numbers)
-                for each, answer in zip(chosen, answers, strict=True):
-                    if each.done is not None:
-                        each.done(answer)
+            last = self._waiting[-1] if self._waiting else None
+            while last in self._waiting:
+                self._publish(*self._next_files())
 
     def written(self, rows: Iterable[Row]) -> list[WrittenTopic]:
         """Files of these messages, which nobody sees before a commit."""
@@ -302,6 +289,47 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         self.close()
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _next_files(self) -> tuple[list[_Waiting], list[WrittenTopic]]:
+        """The messages to publish next, and their files.
+
+        Those of an attempt whose answer was lost once more: it may have taken effect, and files are
+        published once.
+        """
+        chosen = list(self._waiting)
+        if self._tried is not None and chosen[: len(self._tried[0])] == self._tried[0]:
+            return self._tried
+        self._tried = None
+        try:
+            return chosen, self.written((*each.row[:-1], each.number) for each in chosen)
+        except Exception as error:
+            self._give_up(chosen, error)
+            raise
+
+    def _publish(self, chosen: list[_Waiting], written: list[WrittenTopic]) -> None:
+        """Publish the first messages that wait; errors as of `flush`."""
+        tried, self._tried = self._tried, None
+        try:
+            published = publish(self.root, written, None, self._claim, patience_ms=0)
+        except FileReclaimedError as error:  # the earlier attempt was none, long ago: write anew
+            if tried is None:
+                self._give_up(chosen, error)
+                raise
+            return
+        except Exception as error:
+            if isinstance(error, (StorageError, OSError)):
+                self._tried = chosen, written
+            self._give_up(chosen, error)
+            raise
+        self._leave(len(chosen))
+        self._count(chosen)
+        numbers = [each.number for each in chosen]
+        self.last_sequence_id = max(self.last_sequence_id, *numbers)
+        if any(each.done is not None for each in chosen):
+            answers = self._answers([e for e in published if isinstance(e, Commit)], numbers)
+            for each, answer in zip(chosen, answers, strict=True):
+                if each.done is not None:
+                    each.done(answer)
 
     def _is_full(self, more: int = 0) -> bool:
         """Whether a message of `more` bytes has no room beside what waits."""

@@ -50,8 +50,7 @@ from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.policies import enforces_schemas, schema_policies
 from pulsar_spark.connector.topic_log.topics import Root, partitions_of
 from pulsar_spark.errors import (
-    CorruptFileError,
-    FutureVersionError,
+    DAMAGE,
     InvalidOptionError,
     TopicNotFoundError,
     VerificationError,
@@ -94,7 +93,7 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
             continue
         try:
             ledger = root.open_found(topic)
-        except (CorruptFileError, FutureVersionError):
+        except DAMAGE:
             rows.append([str(topic), "-", "unreadable: topics verify says why"])
             continue
         if ledger is None:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import policies_now
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.views.queue_view import ALL, QueueView
 from pulsar_spark.connector.views.topic_stats import log_row, topic_row
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.errors import DAMAGE
 from pulsar_spark.options.options import Options
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -146,7 +147,7 @@ def stats_by_partition(root: Root) -> dict[TopicPartition, Stats]:
     """Of all topics that can be read, those of the system left out; the log tells of the others."""
     try:
         found = _rows(root, {"topicsPattern": ALL})
-    except (CorruptFileError, FutureVersionError):
+    except DAMAGE:
         readable = [str(each) for each in root.matching(ALL) if _is_readable(root, each)]
         found = _rows(root, {"topics": ",".join(readable)}) if readable else {}
     return {
@@ -156,10 +157,13 @@ def stats_by_partition(root: Root) -> dict[TopicPartition, Stats]:
 
 def _is_readable(root: Root, name: TopicName) -> bool:
     try:
-        return root.open_found(name) is not None
-    except (CorruptFileError, FutureVersionError) as error:
+        if (ledger := root.open_found(name)) is None:
+            return False
+        policies_now(ledger)
+    except DAMAGE as error:
         _log.warning("There are no statistics of %s: %s", name, error)
         return False
+    return True
 
 
 def _found(root: Root, name: TopicName) -> dict[TopicPartition, Stats]:

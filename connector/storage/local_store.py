@@ -28,7 +28,12 @@ from pulsar_spark.connector.storage.object_store import (
     checked_path,
     join,
 )
-from pulsar_spark.errors import ObjectNotFoundError, PulsarliteError, StorageError
+from pulsar_spark.errors import (
+    ObjectNotFoundError,
+    PulsarliteError,
+    StorageError,
+    UnreadableFileError,
+)
 from pulsar_spark.topic_name import NON_PERSISTENT
 
 TEMPORARY_PREFIX = ".tmp-"
@@ -36,6 +41,7 @@ MANY: Final = 8
 AT_ONCE: Final = 8
 """So many threads wait for the disk together, which then makes durable what all of them wrote."""
 _MISSING = FileNotFoundError, NotADirectoryError
+_READING = "read", "look at", "list", "open"
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 _OPENS_A_LOG = re.compile(r"/_log/(0{20}\.json|pointer\.json|\d{20}\.snapshot\.parquet)$")
@@ -111,14 +117,14 @@ class LocalStore(ObjectStore):
 
     def files(self, folder: str) -> Iterator[ObjectInfo]:
         for entry in self._entries(folder):
-            with suppress(FileNotFoundError):
+            path = join(folder, entry.name)
+            with _told("look at", path), suppress(FileNotFoundError):
                 if entry.is_file():
                     stat = entry.stat()
-                    path = join(folder, entry.name)
                     yield ObjectInfo(path, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
     def folders(self, folder: str) -> list[str]:
-        return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
+        return sorted(entry.name for entry in self._entries(folder) if _is_folder(entry))
 
     def delete(self, path: str) -> None:
         with _told("delete", path), suppress(*_MISSING):
@@ -226,7 +232,8 @@ class _told:  # noqa: N801 - reads as a function
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, PulsarliteError):
-            raise StorageError(
+            refused = UnreadableFileError if self._verb in _READING else StorageError
+            raise refused(
                 f"Could not {self._verb} {self._path}: {error}. Check the disk and the rights on "
                 "it."
             ) from error
@@ -246,6 +253,12 @@ def _has_file(folder: str) -> bool:
         return False
     except PermissionError:
         return True  # this user can't make it durable either
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # a link in a loop, say, is none
+        return entry.is_dir()
+    return False
 
 
 def _new_temporary(folder: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError, PulsarliteError, TooManyTopicsError
+from pulsar_spark.errors import DAMAGE, InvalidOptionError, PulsarliteError, TooManyTopicsError
 from pulsar_spark.options import topic_policies
 from pulsar_spark.options.options import Options
 from pulsar_spark.options.topic_policies import (
@@ -286,8 +286,7 @@ def check_room(root: Root, topic: TopicName, more: int) -> None:
         return
     tenant, local = topic.namespace.tenant, topic.namespace.local_name
     found = chain(*(root.find(tenant, local, domain) for domain in (PERSISTENT, NON_PERSISTENT)))
-    ledgers = (root.open_found(each) for each in found if not each.is_system)
-    there = sum(each.state.partitions for each in ledgers if each is not None)
+    there = sum(_partitions(root, each) for each in found if not each.is_system)
     if there + more > most:
         raise TooManyTopicsError(
             f"Namespace {topic.namespace} may have {most} topics and has {there}, each partition "
@@ -295,6 +294,15 @@ def check_room(root: Root, topic: TopicName, more: int) -> None:
             f"or allow more: pulsarlite namespaces set-max-topics-per-namespace {topic.namespace} "
             f"-t {there + more}"
         )
+
+
+def _partitions(root: Root, topic: TopicName) -> int:
+    """How many it has, none if it is not there; one that can't be read counts as one."""
+    try:
+        ledger = root.open_found(topic)
+    except DAMAGE:
+        return 1
+    return 0 if ledger is None else ledger.state.partitions
 
 
 # -- what counts for a topic -----------------------------------------------------------------------

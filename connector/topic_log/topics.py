@@ -22,8 +22,7 @@ from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.storage.service_url import check_url, open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import (
-    CorruptFileError,
-    FutureVersionError,
+    DAMAGE,
     InvalidTopicNameError,
     TopicDeletedError,
     TopicExistsError,
@@ -149,7 +148,7 @@ class Root:
         """Whether there is such a topic; one whose log can't be read is there too."""
         try:
             return self.open_found(topic) is not None
-        except (CorruptFileError, FutureVersionError):
+        except DAMAGE:
             return True
 
     def open_log(self, topic: TopicName) -> ManagedLedger | None:

@@ -22,7 +22,7 @@ from pulsar_spark.connector.topic_log.ledger_store import Progress, unseen
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.verification.log_check import StoredRows, stored_rows
 from pulsar_spark.connector.verification.verified import Check, Difference
-from pulsar_spark.errors import CorruptFileError, FutureVersionError, ObjectNotFoundError
+from pulsar_spark.errors import DAMAGE, ObjectNotFoundError
 from pulsar_spark.positions.ledger_info import LedgerInfo
 
 LOOKS: Final = 3
@@ -120,7 +120,7 @@ def _difference(reader: LedgerFileReader, stored: StoredRows) -> Difference | No
         if info.digest in (None, digest.value):
             return None
         digest = _digest(reader, stored, ContentDigest(FIRST_NULL_LENGTH), ("key", "value"))
-    except (CorruptFileError, FutureVersionError) as error:
+    except DAMAGE as error:
         return _of(info, Check.FILE, error.message)
     if info.digest == digest.first_value:
         return None

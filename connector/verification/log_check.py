@@ -15,7 +15,7 @@ from pulsar_spark.connector.topic_log.log_pointer import PointerFile, log_number
 from pulsar_spark.connector.topic_log.log_snapshot import decode_snapshot, snapshot_file
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.verification.verified import Check, Difference
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.errors import DAMAGE
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerSum
 from pulsar_spark.topic_log.ledger_commit import log_file
 from pulsar_spark.topic_log.ledger_log import TopicState
@@ -48,7 +48,7 @@ def check_log(ledger: ManagedLedger) -> Iterator[Difference]:
     yield from _gaps(ledger)
     try:
         yield from _second_fold(ledger)
-    except (CorruptFileError, FutureVersionError) as error:
+    except DAMAGE as error:
         yield Difference(Check.LOG, error.message)
     yield from check_state(ledger.state)
 

@@ -20,7 +20,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.verification.verified import Check, Difference, SubscriptionAccount
 from pulsar_spark.connector.views.dispatch_history import DispatchHistory, Wanted
 from pulsar_spark.connector.views.message_sets import delayed_of, unread
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.errors import DAMAGE
 from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.positions import batch_part
 from pulsar_spark.positions.ledger_info import LedgerInfo
@@ -69,7 +69,7 @@ def brokers_view(root: Root) -> BrokersView:
         try:
             if shards:
                 states[about] = from_shards(shards, columns=False)
-        except (CorruptFileError, FutureVersionError) as error:  # noqa: PERF203 - each for itself
+        except DAMAGE as error:  # noqa: PERF203 - each for itself
             damaged[about] = error.message
     return BrokersView(hosted, states, damaged, failed)
 

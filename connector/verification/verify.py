@@ -36,8 +36,7 @@ from pulsar_spark.connector.verification.verified import (
 )
 from pulsar_spark.connector.views.queue_view import view_options
 from pulsar_spark.errors import (
-    CorruptFileError,
-    FutureVersionError,
+    DAMAGE,
     ObjectNotFoundError,
     StorageError,
     TopicDeletedError,
@@ -49,7 +48,7 @@ from pulsar_spark.topic_log.ledger_commit import log_file
 from pulsar_spark.topic_log.partition_state import PartitionState
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
-DAMAGE = (CorruptFileError, FutureVersionError, ObjectNotFoundError)
+DIFFERING = (*DAMAGE, ObjectNotFoundError)
 """What is a difference when it is met."""
 FIRST: Final = log_file(0)
 
@@ -88,7 +87,7 @@ def chosen_topics(root: Root, texts: Iterable[str], pattern: str | None = None) 
     names = [*map(TopicName.parse, texts)]
     for each in names:
         check_kept(each.partitioned_topic_name)
-        with suppress(*DAMAGE):
+        with suppress(*DIFFERING):
             if root.open_log(each) is not None or not any(
                 log_numbers(root.store, each.storage_path)
             ):
@@ -172,7 +171,7 @@ def _steps(root: Root, chosen: Mapping[str, set[int] | None]) -> dict[str, list[
 
 def _unreadable(error: Exception, when: str) -> Difference:
     """Of `__dispatch`, whose records may be anything if its files were rewritten."""
-    if isinstance(error, StorageError) and not isinstance(error, ObjectNotFoundError):
+    if isinstance(error, StorageError) and not isinstance(error, DIFFERING):
         raise error
     return Difference(Check.BROKER, f"what the broker {when} can't be read: {described(error)}")
 
@@ -189,7 +188,7 @@ def _look(
             return None
         missing = Difference(Check.LOG, "commit 0 is missing: nobody sees the topic", file=FIRST)
         return _Looked(VerifiedTopic(topic, False, differences=(missing,)))
-    except DAMAGE as error:
+    except DIFFERING as error:
         damage = Difference(Check.LOG, error.message)
         return _Looked(VerifiedTopic(topic, False, differences=(damage,)))
     if ledger.state.is_deleted:

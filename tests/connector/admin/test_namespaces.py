@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark import pulsar
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.admin.namespaces import TENANT_FORMAT, TenantInfo
 from pulsar_spark.connector.command_line.command_line import main
@@ -18,9 +19,11 @@ from pulsar_spark.errors import (
     InvalidTopicNameError,
     MessageNotFoundError,
     NamespaceNotFoundError,
+    PulsarliteError,
     TopicExistsError,
     TopicInUseError,
 )
+from pulsar_spark.pulsar import InitialPosition
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from tests.connector.topics import send
 
@@ -133,3 +136,27 @@ def test_a_schema_is_uploaded_got_and_asked_about(
         capsys, "schemas", "upload", "t", "-f", str(file)
     )
     assert "No such file" in said(capsys, "schemas", "upload", "t", "-f", "nowhere")
+
+
+@pytest.mark.parametrize("can_be_read", [True, False])
+def test_a_damaged_topic_of_a_namespace_keeps_no_other_from_being_cleared(
+    tmp_path: Path, can_be_read: bool
+) -> None:
+    url = str(tmp_path / "root")
+    with pulsar.Client(url, broker="embedded") as client:
+        for name in ("a", "bad", "z"):
+            client.create_producer(name).send(b"1")
+            client.subscribe(name, "s", initial_position=InitialPosition.Earliest).close()
+        log = max((tmp_path / "root/persistent/public/default/bad/_log").glob("0*.json"))
+        log.write_bytes(b"{}")
+        if not can_be_read:  # as on a failing disk, or without rights
+            log.unlink()
+            log.mkdir()
+        namespaces = Admin(url).namespaces
+        for act in (namespaces.clear_backlog, namespaces.unsubscribe):
+            with pytest.raises(PulsarliteError, match=r"other topics are done; .*/bad can't be"):
+                act("public/default", "s", force=True)
+            for name in ("a", "z"):
+                left = Admin(url).subscriptions.stats(name)
+                assert [each.backlog for each in left] == ([0] if left else [])
+        assert not Admin(url).subscriptions.stats("z"), "unsubscribed"

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.client.message_producer import MOST_WAITING, MessageProducer
+from pulsar_spark.connector.client.message_producer import (
+    DUPLICATE,
+    MOST_WAITING,
+    MessageProducer,
+)
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import (
     InvalidMessageError,
@@ -161,6 +165,33 @@ def test_what_could_not_be_published_waits_and_is_published_later(
     assert sizes(host) == []
     host.clock.advance(10)
     assert published(host) == ["a", "b"]
+    mine.close()
+
+
+def test_what_was_published_and_not_confirmed_is_not_published_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = producer(host, delay_ms=10)
+    answers: list[object] = []
+    mine.send(b"a", done=answers.append)
+    with monkeypatch.context() as broken:
+        create = MemoryStore.create
+
+        def lose_the_answer(store: MemoryStore, path: str, data: bytes) -> bool:
+            made = create(store, path, data)
+            if "/_log/" in path:
+                raise StorageError("the line is dead")
+            return made
+
+        broken.setattr(MemoryStore, "create", lose_the_answer)
+        with pytest.raises(StorageError):
+            mine.flush()
+        mine.send(b"b", done=answers.append)
+        assert not answers
+    mine.flush()
+    assert published(host) == ["a", "b"]
+    assert len(answers) == 2
+    assert answers[0] == DUPLICATE, "its id is not known"
     mine.close()
 
 

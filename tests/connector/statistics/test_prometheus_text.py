@@ -81,15 +81,20 @@ def test_each_partition_has_its_own_and_a_strange_name_is_escaped(
 
 
 @pytest.mark.parametrize("others", [["t"], []])
+@pytest.mark.parametrize("can_be_read", [True, False])
 def test_a_topic_whose_log_is_damaged_hides_no_other(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], others: list[str]
-) -> None:
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    others: list[str], can_be_read: bool,
+) -> None:  # fmt: skip
     for name in ("bad", *others):
         send(root, name, ["a", "b"])
     damaged = tmp_path / "damaged"  # of which this process has nothing in memory
     shutil.copytree(root, damaged)
     (log,) = (damaged / "persistent/public/default/bad/_log").glob("*1.json")
     log.write_bytes(b"")
+    if not can_be_read:  # as on a failing disk, or without rights
+        log.unlink()
+        log.mkdir()
     counted = {topic for name, topic, _ in parsed(prometheus_text(root_of(str(damaged)))) if topic}
     named = [f"persistent://public/default/{each}" for each in others]
     assert counted == {*named}
@@ -97,8 +102,20 @@ def test_a_topic_whose_log_is_damaged_hides_no_other(
         assert main([*command, "--service-url", str(damaged)]) == 0
         printed = capsys.readouterr().out
         assert all(each in printed for each in ("persistent://public/default/bad", *named))
+    assert main(["topics", "verify", "--service-url", str(damaged)]) == 1
+    printed = capsys.readouterr().out
+    assert all(f"ok      {each}:" in printed for each in named)
     assert main(["namespaces", "list", "public", "--service-url", str(damaged)]) == 0
     assert capsys.readouterr().out == "public/default\n"
+
+
+def test_a_namespace_whose_policies_are_damaged_hides_no_other(root: Path, tmp_path: Path) -> None:
+    for name in ("t", "acme/bad/t"):
+        send(root, name, ["a"])
+    shutil.copytree(root, damaged := tmp_path / "damaged")
+    (damaged / "persistent/acme/bad/~policies.json").write_bytes(b"torn")
+    counted = {topic for name, topic, _ in parsed(prometheus_text(root_of(str(damaged)))) if topic}
+    assert counted == {"persistent://public/default/t"}
 
 
 def test_a_root_without_topics_tells_of_its_broker_alone(
