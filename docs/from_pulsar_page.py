@@ -39,7 +39,8 @@ admin.topics.delete("orders", force=True)
 - **A deleted topic, and one that is made again under its name, are two.** No message id comes
   again, and an old checkpoint, consumer, producer or admin's command is refused with
   `TOPIC_DELETED` ([decision 0128](decisions/0128-a-deleted-topics-log-goes-on.md)). A query that
-  reads by a pattern goes on without a deleted topic, and reads a new one from its beginning. A
+  reads by a pattern goes on without a deleted topic, and reads a new one from its beginning; of
+  several that are named a consumer goes on without it, and a query with `failOnDataLoss` off. A
   query that publishes, or begins anew, means whichever topic has the name, and makes one if there
   is none (unless `allowAutoTopicCreation` is off).
 - `topics delete` is refused while the topic has subscriptions, or producers with an access mode,
