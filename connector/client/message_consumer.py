@@ -26,7 +26,7 @@ from pulsar_spark.connector.source.received_message import ReceivedMessage, read
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.storage.folder_watch import Watched
-from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
+from pulsar_spark.connector.subscription.consumer_run import NO_REQUESTS, ConsumerRun
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.telemetry import instruments, stats_recorder
 from pulsar_spark.connector.telemetry.stats_recorder import ConsumerStatsRecorder
@@ -129,6 +129,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._unconfirmed: set[TopicPartition] = set()
         """The partitions of which something was said since a receipt was asked for."""
         self._unsubscribing: dict[TopicPartition, int] = {}
+        self._asking: dict[TopicPartition, RedeliverUnacknowledgedMessages] = {}
+        """That everything be given again, which goes out with the next report."""
         self._stats: ConsumerStatsRecorder | None = None
         stats_interval_s = self.options["statsIntervalSeconds"]
         if stats_interval_s and stats_recorder.is_heard():
@@ -217,7 +219,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             while not self._queue:
                 planned = self._run.plan(self._offset)
                 if planned is None:
-                    if not self._waits_for_others:
+                    if self._asking or not self._waits_for_others:
                         self._report()
                     return False
                 self._take(planned)
@@ -294,16 +296,16 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             self._check_open()
             self._fold()
             asked = dict(zip(sorted(self._unconfirmed), self._client.requests, strict=False))
-            self._run.report(self._offset, self._offset, asked)
+            self._send(self._offset, asked)
             self._requested |= asked
             self._unconfirmed.clear()
-            self._sent()
 
     def committed(self, messages: Sequence[ReceivedMessage]) -> None:
         """A transaction has acknowledged these."""
         with self._lock:
             for about, found in folded(messages, self.root).items():
-                self._take_in(about, found)
+                if not self._run.topics.is_left_out(about.topic):
+                    self._take_in(about, found)
 
     # -- the subscription ----------------------------------------------------------------------
 
@@ -311,23 +313,18 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Have all messages delivered again that were received and not acknowledged."""
         with self._lock:
             self._check_open()
-            self._report()
             self._redelivers = max(self._redelivers + 1, self._clock.wall_ms())
-            asked = {a: each for a, each in self._client.consumers.items() if each.connected}
-            self._client.say({
+            client = self._client
+            self._asking = {
                 about: RedeliverUnacknowledgedMessages(
-                    self._client.subscription, self.name, self._client.incarnation,
-                    consumer.epoch, self._redelivers,
+                    client.subscription, self.name, client.incarnation, each.epoch, self._redelivers
                 )
-                for about, consumer in asked.items()
-            })  # fmt: skip
+                for about, each in client.consumers.items()
+                if each.connected
+            }
             self._queue.clear()
             self._unacknowledged.clear()
-            requests = dict(zip(asked, self._client.requests, strict=False))
-            self._run.report(self._offset, self._offset, requests)
-            self._sent()
-            for about, number in requests.items():
-                asked[about].asked_again = number
+            self._report()
 
     def seek(self, to: MessageId | Position | int) -> None:
         """Move all consumers of the subscription to this message, or to that publish time in ms."""
@@ -338,7 +335,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """The commands of a seek: an id moves its partition; EARLIEST, LATEST and a time all."""
         self._check_open()
         name, commands = self._client.subscription, {}
-        for about in self._client.consumers:
+        for about in filter(self._run.topics.is_open, self._client.consumers):
             if isinstance(to, int):
                 commands[about] = Seek(name, timestamp_ms=to)
             elif isinstance(to, Position):
@@ -398,19 +395,16 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             consumer = self._client.consumers[about]
             if consumer.connected and self._epochs.get(about) != consumer.epoch:
                 if about in self._epochs:
-                    self._unsay(about)
+                    self._forget(about)
                 self._epochs[about] = consumer.epoch
-                for held in (self._unacknowledged, self._acknowledged, self._said):
-                    held.pop(about, None)
                 self._queue = deque(each for each in self._queue if each.partition != about)
         for about in self._epochs.keys() - self._client.consumers.keys():  # its topic is left out
-            self._unconfirmed.discard(about)
-            for kept in (self._unacknowledged, self._acknowledged, self._said, self._epochs):
-                kept.pop(about, None)
-        asked = self._unsubscribing
-        if asked and all(self._client.consumers[each].answered >= asked[each] for each in asked):
+            self._forget(about)
+        consumers, asked = self._client.consumers, self._unsubscribing
+        left = asked.keys() & consumers.keys()
+        if asked and all(consumers[each].answered >= asked[each] for each in left):
             self._unsubscribing = {}
-            if any(self._client.backlog(about) is not None for about in asked):
+            if any(self._client.backlog(about) is not None for about in left):
                 raise BrokerRefusedError(
                     ServerError.NOT_ALLOWED_ERROR,
                     f"Subscription {self._client.subscription} has other consumers: whoever is "
@@ -418,12 +412,17 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 )
             self._client.leave()
 
-    def _unsay(self, about: TopicPartition) -> None:
-        """Forget what was said of a partition and is not sent: somebody has sought there."""
+    def _forget(self, about: TopicPartition) -> None:
+        """Forget what was said of a partition, and is to be: somebody has sought, or it is gone."""
         with self._saying:
             self._unsaid = [said for said in self._unsaid if _partition_of(said) != about]
+        self._unconfirmed.discard(about)
+        state = self._unacknowledged, self._acknowledged, self._said, self._asking, self._epochs
+        for kept in state:
+            kept.pop(about, None)
 
     def _take(self, planned: StreamOffset) -> None:
+        messages = read_between(self._run.topics, self._offset, planned)
         self._fold()  # it goes along with the report of what is taken
         changes = planned.changed_since(self._offset)
         for about, ledgers in self._run.ledgers(changes).items():
@@ -432,21 +431,18 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
         taken: list[ReceivedMessage] = []
         both: list[Callable[[], None]] = [
-            lambda: taken.extend(read_between(self._run.topics, self._offset, planned)),
-            lambda: self._report_planned(planned),
+            lambda: taken.extend(messages),
+            lambda: self._send(planned),
         ]
         for _ in self.root.store.answers(lambda do: do(), both):  # first it reads, on a disk
             pass
+        self._run.planned()
         self._offset = planned
         self._run.connected(planned)
         self._queue.extend(taken)
         instruments.consumed(self._topics, self._client.subscription, len(taken))
         if self._stats is not None and taken:
             self._stats.received(len(taken), sum(len(each.value or b"") for each in taken))
-
-    def _report_planned(self, planned: StreamOffset) -> None:
-        self._run.report_planned(self._offset, planned)
-        self._sent()
 
     def _say(self, said: Sequence[_Said]) -> None:
         """Add to the next report, and send it unless others may join it."""
@@ -463,6 +459,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Take in what was said; what can never be right is left out, and raised at the end."""
         with self._saying:
             said, self._unsaid = self._unsaid, []
+        if gone := self._run.topics.left_out:
+            said = [each for each in said if _partition_of(each).topic not in gone]
         done = [each for each in said if type(each) is ReceivedMessage]
         rows = [each for each in said if type(each) is not ReceivedMessage]
         if self._stats is not None and said:
@@ -495,8 +493,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             raise wrong
 
     def _is_left_out(self, said: _Said, error: Exception) -> bool:
-        topic = _partition_of(said).topic
-        return isinstance(error, TopicNotFoundError) and self._run.topics.goes_on_without(topic)
+        topic, topics = _partition_of(said).topic, self._run.topics
+        if isinstance(error, TopicNotFoundError):
+            return topics.goes_on_without(topic)
+        return topics.is_left_out(topic)
 
     def _take_in(self, about: TopicPartition, found: Acknowledgments) -> None:
         self._run.to_report(about)
@@ -520,14 +520,25 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         try:
             self._fold()
         finally:
-            self._run.report(self._offset, self._offset)
-            self._sent()
+            self._send(self._offset)
 
-    def _sent(self) -> None:
-        """Rejections are said once; they wait where a report failed, or nobody is connected."""
-        for about in list(self._said):
-            if self._client.consumers[about].connected:
-                del self._said[about]
+    def _send(
+        self, planned: StreamOffset, requests: Mapping[TopicPartition, int] = NO_REQUESTS
+    ) -> None:
+        """Report what is planned, and what waits; the broker answers to `requests`.
+
+        Rejections are said once; they wait where a report failed, or nobody is connected.
+        """
+        consumers = {a: each for a, each in self._client.consumers.items() if each.connected}
+        asking = {about: each for about, each in self._asking.items() if about in consumers}
+        again = dict(zip(asking, self._client.requests, strict=False))
+        for about, number in again.items():  # whether or not it is heard that it was said
+            consumers[about].asked_again = number
+        self._run.report(self._offset, planned, {**requests, **again}, asking)
+        for about in [*asking, *self._said]:
+            if about in consumers:
+                self._asking.pop(about, None)
+                self._said.pop(about, None)
 
     def _completed(self, about: TopicPartition, report: Report, ledgers: LedgerList) -> Report:
         """The report with the acknowledgements and rejections, and permits for a full queue."""

@@ -78,7 +78,7 @@ def plan_tasks(
         mine.extend(view.row_ranges(messages, numbers))
 
     if released is not None:
-        for about in released.partitions:
+        for about in filter(topics.is_open, released.partitions):
             counts = {released.failures: released.of(about)}
             add(topics.view(about), released.attempts(about), counts)
     for about, offset in changed.items():

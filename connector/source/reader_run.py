@@ -50,6 +50,7 @@ class ReaderRun:
         """
         views, at = self.topics.partitions(), self._to_look_at(begun)
         self.topics.check_incarnations(begun, at)
+        at = list(filter(self.topics.is_open, at))
         if begun.is_symbolic:
             self.start.check_topics(views)
         changes: dict[TopicPartition, PartitionOffset] = {}

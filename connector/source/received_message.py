@@ -6,12 +6,13 @@ of the columns' numbers only when somebody asks, as most are not asked for them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from pulsar_spark.connector.source.input_partition import MessageInputPartition
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
@@ -66,8 +67,12 @@ _COLUMNS: Final = pa.schema(
 def read_between(
     topics: SubscribedTopics, begun: StreamOffset, ended: StreamOffset
 ) -> Iterator[ReceivedMessage]:
-    """The messages between two offsets. DataLossError if some were trimmed since."""
-    for task in plan_tasks(topics, begun, ended):
+    """The messages between two offsets. DataLossError, at once, if some were trimmed since."""
+    return _read(plan_tasks(topics, begun, ended))
+
+
+def _read(tasks: Iterable[MessageInputPartition]) -> Iterator[ReceivedMessage]:
+    for task in tasks:
         for batch in read_messages(task, _COLUMNS):
             yield from _received(batch)
 

@@ -57,9 +57,9 @@ class SubscribedTopics:
         self._absent = absent
         self._read_before: set[str] = set()
         self._unopened: list[TopicName] | None = None
-        """Of the topics that are named those that are still to be opened, ..."""
-        self._left_out: set[str] = set()
-        """... and those that were deleted, and are left out."""
+        """Of the topics that are named those that are still to be opened."""
+        self.left_out: set[str] = set()
+        """The topics that were deleted, and are read no more."""
         self._pattern: str | None = options["topicsPattern"]
         self._interval_s = options["topicDiscoveryInterval"] / 1000
         self._looked_s = -math.inf
@@ -135,7 +135,7 @@ class SubscribedTopics:
         self._unopened = [
             each
             for each in self._unopened
-            if each.partitioned_topic_name not in self._ledgers.keys() | self._left_out
+            if each.partitioned_topic_name not in self._ledgers.keys() | self.left_out
         ]
         self._discover()
         return found or len(self._ledgers) != opened
@@ -149,21 +149,29 @@ class SubscribedTopics:
             if not self.goes_on_without(topic):
                 raise
             _log.warning("Read no more: %s", error.message)
-            self._close(topic)
+            self._leave_out(topic)
             return True
         return self._take_in(topic, ledger)
 
     def goes_on_without(self, topic: str) -> bool:
         """Whether a topic that was deleted is left out.
 
-        One that a pattern has found is, and without `failOnDataLoss` one of several that are named.
+        One that a pattern has found is, and without `failOnDataLoss` one of several that are named,
+        but the last of them.
         """
         if topic not in self._named:
             return True
         if self.options["failOnDataLoss"] or topic == self.retry_topic:
             return False
-        others = (each for each in self._names if each.partitioned_topic_name != topic)
+        gone = {topic, *self.left_out}
+        others = (each for each in self._names if each.partitioned_topic_name not in gone)
         return any(self.root.open_found(each) is not None for each in others)
+
+    def is_left_out(self, topic: str) -> bool:
+        """Whether it was deleted, or made again, and is left out, or will be at the next look."""
+        if (ledger := self._ledgers.get(topic)) is None:
+            return topic in self.left_out
+        return not ledger.catch_up() and self.goes_on_without(topic)
 
     def _take_in(self, topic: str, ledger: ManagedLedger) -> bool:
         """Note the state of an open topic; whether it is another one than was seen last."""
@@ -181,16 +189,18 @@ class SubscribedTopics:
 
     def _open(self, topic: str, ledger: ManagedLedger) -> None:
         self._ledgers[topic] = ledger
+        self.left_out.discard(topic)
         self._busy.add(topic)  # it may end in an open transaction
         self._take_in(topic, ledger)
 
-    def _close(self, topic: str) -> None:
+    def _leave_out(self, topic: str) -> None:
+        """Read it no more; what was received of it has its views still."""
+        self.left_out.add(topic)
         del self._ledgers[topic]
         for kept in (self._seen, self._grown):
             kept.pop(topic, None)
         self._later.discard(topic)
         self._partitions = None
-        self._views = {a: each for a, each in self._views.items() if a.topic != topic}
 
     def changed(self) -> set[TopicPartition]:
         """The partitions of the topics that were opened or have changed since the last call."""
@@ -212,15 +222,23 @@ class SubscribedTopics:
     def check_incarnations(self, offset: StreamOffset, abouts: Iterable[TopicPartition]) -> None:
         """TopicDeletedError if a topic that the options name is not the one that the offset has.
 
-        Of these partitions, as far as the offset has them. One that a pattern has found again is
-        read from its beginning: no id of the old is in it. DataLossError if the offset is ahead.
+        Of these partitions, as far as the offset has them; it may be left out. One that a pattern
+        has found again is read from its beginning: no id of the old is in it. DataLossError if the
+        offset is ahead.
         """
         abouts = list(abouts)
         self._check_not_ahead(offset, abouts)
         named = self._named
         for topic in {each.topic for each in abouts if each.topic in named and offset.get(each)}:
-            if (ledger := self._ledgers.get(topic)) is not None:
+            if (ledger := self._ledgers.get(topic)) is None:
+                continue
+            try:
                 ledger.check_incarnation(offset.incarnations.get(topic, 0))
+            except TopicDeletedError as error:
+                if not self.goes_on_without(topic):
+                    raise
+                _log.warning("Read no more: %s", error.message)
+                self._leave_out(topic)
 
     def _check_not_ahead(self, offset: StreamOffset, abouts: Iterable[TopicPartition]) -> None:
         """DataLossError if the offset names ledgers that a topic is still to have.
@@ -268,7 +286,7 @@ class SubscribedTopics:
         One that was deleted may be left out: `is_open` tells.
         """
         for topic in topics:
-            if topic not in self._ledgers:
+            if topic not in self._ledgers and topic not in self.left_out:
                 check_reading(topic, self.options)
                 try:
                     self._open(topic, self.root.open(TopicName.parse(topic)))
@@ -306,12 +324,14 @@ class SubscribedTopics:
             self.open_all([name])
 
     def view(self, about: TopicPartition) -> PartitionView:
-        """A partition of an open topic. The retry letter topic is never read compacted."""
-        if about not in self._views:
+        """A partition of a topic that is open, or was. Retry letters are never read compacted."""
+        view, ledger = self._views.get(about), self._ledgers.get(about.topic)
+        if view is None or (ledger is not None and view.ledger is not ledger):
             compacted = self.options["readCompacted"] and about.topic != self.retry_topic
             ledger, number = self._ledgers[about.topic], about.partition
-            self._views[about] = PartitionView(ledger, number, self.options, compacted=compacted)
-        return self._views[about]
+            view = PartitionView(ledger, number, self.options, compacted=compacted)
+            self._views[about] = view
+        return view
 
     def typed_ledgers(self) -> list[ManagedLedger]:
         """The topics whose schemas `valueSchema` takes: all but a retry letter topic.
@@ -374,7 +394,7 @@ class SubscribedTopics:
             if topic in self._read_before:
                 if self.goes_on_without(topic):
                     _log.warning("Read no more: topic %s was deleted.", topic)
-                    self._left_out.add(topic)
+                    self.left_out.add(topic)
                     return
                 why = "the checkpoint has read it: it was deleted, and another is not the same"
                 try:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from pulsar_spark.connector.source.micro_batch import admission
 from pulsar_spark.connector.source.partition_view import PartitionView
@@ -36,6 +38,8 @@ from pulsar_spark.protocol.commands import Report
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
+NO_REQUESTS: Mapping[TopicPartition, int] = MappingProxyType({})
+NO_COMMANDS: Mapping[TopicPartition, Any] = MappingProxyType({})
 FLOOR_EVERY_S = 5.0
 """How often at most a consumer reports a moved floor alone: the topic keeps a ledger so long."""
 
@@ -240,9 +244,8 @@ class ConsumerRun:
             self._pace.took(messages, self._clock.monotonic_s() - since_s)
         self._admission.max_messages = self._pace.size
 
-    def report_planned(self, begun: StreamOffset, planned: StreamOffset) -> None:
-        """Report what the planned micro-batch will deliver."""
-        self.report(begun, planned)
+    def planned(self) -> None:
+        """What was planned is reported, and is read now."""
         self._asked = {}
         self._admission.planned(self._clock.monotonic_s())
 
@@ -280,18 +283,21 @@ class ConsumerRun:
         self,
         begun: StreamOffset,
         planned: StreamOffset,
-        requests: Mapping[TopicPartition, int] | None = None,
+        requests: Mapping[TopicPartition, int] = NO_REQUESTS,
+        commands: Mapping[TopicPartition, Any] = NO_COMMANDS,
     ) -> None:
-        """Send the reports that say something new; the broker answers to `requests`."""
+        """Send the reports that say something new, and behind them these commands, as one commit.
+
+        The broker answers to `requests`.
+        """
         consumers = self._connection.consumers
         moved: Iterable[TopicPartition] = consumers
         if self._reported is not None:
             committed, delivered = self._reported
             moved = {*begun.changed_since(committed), *planned.changed_since(delivered)}
-        at = {*self._to_report, *moved, *(requests or ())} & consumers.keys()
-        reports = self._reports(sorted(filter(self.topics.is_open, at)), begun, planned, requests)
-        news = self._news_of(reports)
-        self._say(news)
+        at = {*self._to_report, *moved, *requests} & consumers.keys()
+        reports = self._reports(sorted(at), begun, planned, requests)
+        self._say(self._news_of(reports), commands)
         self._to_report = {about for about in reports if self._may_say_more(about, reports[about])}
         self._reported = begun, planned
 
@@ -313,9 +319,13 @@ class ConsumerRun:
         committed = self._connection.committed
         return self._news_of(self._reports(self._connection.consumers, committed, committed))
 
-    def _say(self, reports: Mapping[TopicPartition, Report]) -> None:
-        if reports:
-            self._connection.say(reports)
+    def _say(
+        self,
+        reports: Mapping[TopicPartition, Report],
+        commands: Mapping[TopicPartition, Any] = NO_COMMANDS,
+    ) -> None:
+        if reports or commands:
+            self._connection.say(reports, commands)
             self._said |= {about: replace(each, request_id=None) for about, each in reports.items()}
             self._said_s = self._clock.monotonic_s()
 
@@ -337,18 +347,19 @@ class ConsumerRun:
         partitions: Iterable[TopicPartition],
         begun: StreamOffset,
         planned: StreamOffset,
-        requests: Mapping[TopicPartition, int] | None = None,
+        requests: Mapping[TopicPartition, int] = NO_REQUESTS,
     ) -> dict[TopicPartition, Report]:
+        """Of those where it is connected, and whose topic is still there."""
         client = self._connection
         permits = client.permits()
         reports = {}
         for partition in partitions:
             consumer = client.consumers[partition]
-            if consumer.connected:
+            if consumer.connected and self.topics.is_open(partition):
                 view = self.topics.view(partition)
                 report = consumer.report(
                     begun.get(partition), planned.get(partition), view.ledgers, permits,
-                    (requests or {}).get(partition), view.removed,
+                    requests.get(partition), view.removed,
                 )  # fmt: skip
                 if not consumer.automatic:  # dead chunks: no row tells the user of them
                     dead = view.chunks.abandoned(self._clock.wall_ms()).after(consumer.floor)

@@ -114,10 +114,12 @@ class SubscriptionClient:
             self._subscribe(new)
         self._is_new, self._known = False, there
 
-    def say(self, commands: Mapping[TopicPartition, Any]) -> None:
+    def say(self, *commands: Mapping[TopicPartition, Any]) -> None:
         """Append these commands to `__commands`, as one commit."""
         self._commands.append(
-            Record.of(about, self.subscription, command) for about, command in commands.items()
+            Record.of(about, self.subscription, command)
+            for each in commands
+            for about, command in each.items()
         )
         if self._tell_at_s is None:
             after_s = REMOTE_TOLD_AFTER_S if self._root.store.remote else TOLD_AFTER_S

@@ -70,7 +70,8 @@ class SubscriptionStreamReader(StreamReader):
             if (self._may_look and run.hear()) or first or always:
                 planned = self._plan(start, begun)
                 if planned is not None:
-                    run.report_planned(begun, planned)
+                    run.report(begun, planned)
+                    run.planned()
                     self._count(begun, planned)
                     return self._ends_at(planned)
                 if not self._topics.ends or run.must_ask:  # `is_drained` reports when it asks

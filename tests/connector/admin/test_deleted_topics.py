@@ -158,6 +158,37 @@ def test_of_several_topics_a_deleted_one_is_left_out_unless_a_loss_ends_the_quer
         run.next()
 
 
+@pytest.mark.parametrize("said", [{}, {"subscriptionName": "s"}])
+def test_a_query_that_goes_on_without_a_topic_does_so_when_it_is_made_again(
+    admin: Admin, root: Path, said: dict[str, str]
+) -> None:
+    send(root, "u", "1")
+    begin = "subscriptionInitialPosition" if said else "startingOffsets"
+    given: dict[str, Any] = {"topics": "t,u", "failOnDataLoss": False, begin: "earliest", **said}
+    with broker_of(root) as broker:
+
+        def values(run: Run) -> list[str]:
+            """All that comes, the broker heard in between."""
+            found = run.values()
+            broker.until_quiet()
+            return sorted(found + run.values())
+
+        run = Run(root, **given)
+        assert values(run) == ["1", "a", "b", "c"]
+        made_again(admin, root)
+        for value in "23":
+            send(root, "u", value)
+            broker.until_quiet()
+            assert values(run) == [value]
+            run = Run(root, start=run.offset, **given)
+        send(root, "u", "4")
+        broker.until_quiet()
+        assert values(run) == ["4"]
+        admin.topics.delete("u", force=True)
+        with pytest.raises(TopicDeletedError):
+            run.next()
+
+
 def test_an_old_checkpoint_is_refused_on_the_new_topic(admin: Admin, root: Path) -> None:
     run = Run(root, topic="t", startingOffsets="earliest")
     assert run.next() is not None

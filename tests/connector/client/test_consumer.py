@@ -221,6 +221,61 @@ def test_a_consumer_goes_on_without_a_topic_that_was_deleted(
     assert not subscriptions(pulsarlite.root, "persistent://public/default/t")[0].consumers
 
 
+def test_what_it_holds_of_a_deleted_topic_stays_what_it_was(pulsarlite: Place) -> None:
+    client = pulsarlite.client
+    for topic in ("t", "u", "u"):
+        client.create_producer(topic, schema=StringSchema()).send(topic)
+    consumer = shared(client, topic=["t", "u"], schema=StringSchema())
+    held = [consumer.receive(1000)]
+    Topics(pulsarlite.root).delete("u", force=True)
+    pulsarlite.clock.advance(1000)
+    held += all_of(consumer)
+    assert [each.value() for each in held] == ["t", "u", "u"]
+    assert len({str(each.message_id()) for each in held[1:]}) == 2
+
+
+def test_who_has_just_lost_one_of_its_topics_can_seek_and_leave(pulsarlite: Place) -> None:
+    client, topics = pulsarlite.client, Topics(pulsarlite.root)
+    producers = {topic: client.create_producer(topic) for topic in ("t", "u")}
+    names = ("s", "sought", "deleted")
+    leaving, seeking, deleting = (shared(client, topic=["t", "u"], name=name) for name in names)
+    for topic, producer in producers.items():
+        producer.send(topic.encode())
+    for consumer in (seeking, deleting, leaving):
+        held = {each.data(): each for each in all_of(consumer)}
+        assert sorted(held) == [b"t", b"u"]
+    topics.delete("u", force=True)
+    leaving.acknowledge(held[b"t"].message_id())
+    leaving.close()
+    assert pulsarlite.backlog("t", "s") == 0
+    assert seeking.get_last_message_id()
+    seeking.seek(pulsar.MessageId.earliest)
+    assert received(seeking) == [b"t"]
+    deleting.unsubscribe()
+    there = subscriptions(pulsarlite.root, "persistent://public/default/t")
+    assert {each.name: len(each.consumers) for each in there} == {"s": 0, "sought": 1}
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_what_was_said_of_a_topic_that_was_made_again_is_left_out(
+    pulsarlite: Place, heard: bool
+) -> None:
+    client = pulsarlite.client
+    for topic in ("t", "u"):
+        client.create_producer(topic).send(topic.encode())
+    consumer = shared(client, topic=["t", "u"], acknowledgments_group_time_millis=60_000)
+    held = {each.data(): each for each in all_of(consumer)}
+    Topics(pulsarlite.root).delete("u", force=True)
+    client.create_producer("u").send(b"another")
+    if heard:
+        assert received(consumer) == []
+    for value in (b"u", b"t"):
+        consumer.acknowledge(held[value])
+    consumer.close()
+    assert pulsarlite.backlog("t", "s") == 0
+    assert not subscriptions(pulsarlite.root, "persistent://public/default/t")[0].consumers
+
+
 def test_with_receipts_an_acknowledgement_is_with_the_broker_when_it_returns(
     client: pulsar.Client,
 ) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from pulsar_spark.connector.admin.topics import Topics
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.subscription import subscription_client
+from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.system.lease import LEASES
 from pulsar_spark.connector.system.system_topics import COMMANDS, SystemTopic
 from pulsar_spark.errors import (
@@ -16,8 +20,10 @@ from pulsar_spark.errors import (
     ConsumerNotConnectedError,
     InvalidCursorPositionError,
     StorageError,
+    TopicDeletedError,
     TopicNotFoundError,
 )
+from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
@@ -158,6 +164,64 @@ def test_what_is_asked_for_again_comes_once_though_the_broker_hears_of_it_late(
     mine.acknowledge(*found)
     host.run()
     assert backlog(host) == 0
+
+
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+def test_what_is_asked_for_again_comes_once_though_nobody_hears_that_it_was_said(
+    host: Host, monkeypatch: pytest.MonkeyPatch, kind: str, lands: bool
+) -> None:
+    send(host.root.service_url, "t", [b"a", b"b", b"c"])
+    mine = consumer(host, subscriptionType=kind)
+    done, held = mine.receive(), mine.receive()
+    assert done is not None
+    assert held is not None
+    store, commands = host.root.store, SystemTopic(host.root, COMMANDS)
+    create, before = store.create, commands.refresh()
+
+    def lost(path: str, data: bytes) -> bool:
+        is_said = "__commands/_log" in path
+        answer = create(path, data) if lands or not is_said else False
+        return away() if is_said else answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "create", lost)
+        with pytest.raises(StorageError):
+            mine.redeliver_unacknowledged_messages()
+    assert commands.refresh() == before + lands
+    mine.acknowledge(done)
+    early = mine.receive()
+    assert early is None
+    host.run()
+    found = received(host, mine)
+    assert [(each.value, each.redelivery_count) for each in found] == [(b"b", 1), (b"c", 0)]
+
+
+def test_over_a_network_what_can_not_be_planned_is_not_reported(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(host.root.service_url, "t", [b"a"])
+    mine = consumer(host)
+    commands, plan = SystemTopic(host.root, COMMANDS), ConsumerRun.plan
+    said: list[int] = []
+
+    def beside(request: Any, asked: Iterable[Any]) -> Iterator[Any]:
+        with ThreadPoolExecutor(2) as threads:
+            return threads.map(request, list(asked))
+
+    def planned(run: ConsumerRun, begun: StreamOffset) -> StreamOffset | None:
+        """What it plans is deleted at once, and it knows."""
+        found = plan(run, begun)
+        Topics(host.root).delete("t", force=True)
+        said.append(commands.refresh())
+        return found
+
+    monkeypatch.setattr(host.root.store, "answers", beside)
+    monkeypatch.setattr(ConsumerRun, "plan", planned)
+    with pytest.raises(TopicDeletedError):
+        mine.receive()
+    assert said == [commands.refresh()]
+    host.consumers.remove(mine)
 
 
 def test_of_two_that_share_each_gets_whole_messages_and_none_is_lost(host: Host) -> None:
