@@ -38,6 +38,7 @@ from pulsar_spark.topic_name import NON_PERSISTENT
 
 TEMPORARY_PREFIX = ".tmp-"
 MANY: Final = 8
+"""From so many items on `all_of` uses threads."""
 AT_ONCE: Final = 8
 """So many threads wait for the disk together, which then makes durable what all of them wrote."""
 _MISSING = FileNotFoundError, NotADirectoryError
