@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,8 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
+_log = logging.getLogger(__name__)
+
 _used_in: set[int] = set()
 """The ids of processes that have used a client; after a fork, the parent's."""
 
@@ -74,7 +77,7 @@ class RemoteStore(ObjectStore):
         self.root = root.rstrip("/")
         self._module = obstore
         self._has_bucket = False
-        self._aside: ThreadPoolExecutor | None = None
+        self._beside = ThreadPoolExecutor(1, "pulsarlite-beside")
         from_url: Any = stores.from_url
         try:
             self._store: Any = from_url(self.root, **settings)
@@ -114,9 +117,7 @@ class RemoteStore(ObjectStore):
             return threads.map(request, asked)
 
     def beside(self, action: Callable[[], object]) -> None:
-        if self._aside is None:
-            self._aside = ThreadPoolExecutor(1, "pulsarlite-beside")
-        self._aside.submit(action)
+        self._beside.submit(_said_if_it_fails, action)
 
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         with suppress(FileNotFoundError), self.told("read", path, FileNotFoundError):
@@ -299,6 +300,13 @@ def _token(meta: Any) -> str:
 
 def _lacks_bucket(error: BaseException) -> bool:
     return any(name in str(error) for name in _NO_BUCKET)
+
+
+def _said_if_it_fails(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except Exception:  # noqa: BLE001 - nobody hears it
+        _log.exception("What was done beside a request has failed")
 
 
 def _first_line(error: BaseException) -> str:
