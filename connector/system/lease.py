@@ -165,7 +165,7 @@ class LeaseKeeper:
         self._write()
 
     def _write(self) -> None:
-        """What is meant, and again what another has meant since: that one may have written first."""
+        """Write what is meant, and again what another has meant meanwhile: this may overwrite it."""
         written = None
         while written is not self._meant:
             written, now_s = self._meant, self._clock.monotonic_s()
