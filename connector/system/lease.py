@@ -165,7 +165,7 @@ class LeaseKeeper:
         self._write()
 
     def _write(self) -> None:
-        """Write what is meant, and again what another has meant meanwhile: this may overwrite it."""
+        """Write what is meant, and again what was meant meanwhile: it may be overwritten."""
         written = None
         while written is not self._meant:
             written, now_s = self._meant, self._clock.monotonic_s()
