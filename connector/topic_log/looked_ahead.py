@@ -43,7 +43,10 @@ def looked_ahead(
     """
     asking = list(askers) if store.remote else []
     try:
-        first = [*(partial(answer_of, each, each.ask) for each in asking), *beside]
+        first: list[Callable[[], object]] = [
+            *(partial(answer_of, each, each.ask) for each in asking),
+            *beside,
+        ]
         found = [*store.answers(lambda do: do(), first)][: len(asking)]
         if any(found):
             store.at_once(partial(answer_of, each, each.ask_on) for each in asking)
