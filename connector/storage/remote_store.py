@@ -35,7 +35,6 @@ from pulsar_spark.errors import (
     ObjectNotFoundError,
     StorageError,
     StorageUnavailableError,
-    UnreadableFileError,
 )
 
 REQUESTS_AT_ONCE = 16
@@ -46,7 +45,6 @@ PARTS_AT_ONCE = 2
 """Parts on their way: a writer holds these, and the one that it fills."""
 
 _BUCKET_PROBE = "~bucket"
-_READING = "read", "look at", "list", "open"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 """The codes of S3, Google and those like them, and of Azure, for a missing bucket."""
 
@@ -220,8 +218,7 @@ class RemoteStore(ObjectStore):
                 "start again where this ended; options storage.max_retries and "
                 "storage.retry_timeout say how long to wait for it."
             )
-        refused = UnreadableFileError if verb in _READING else StorageError
-        return refused(f"{what} Check the credentials and what they allow, then try again.")
+        return StorageError(f"{what} Check the credentials and what they allow, then try again.")
 
 
 class _RemoteOutput(Output):
