@@ -10,6 +10,7 @@ storage. Takes the place of Pulsar's `PersistentAcknowledgmentsGroupingTracker` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, TypeVar
@@ -191,7 +192,19 @@ def _fold_topic(
     rows: Rows, said: list[Properties], name: TopicName, root: Root, folded: Folded
 ) -> None:
     topic = name.partitioned_topic
-    state = (root.known(topic) or root.open(topic)).state
+    found = None
+    if (known := root.known(topic)) is not None:
+        with suppress(InvalidCursorPositionError):  # another process has read what is newer
+            found = _fold_partitions(rows, said, name, known.state)
+    if found is None:
+        found = _fold_partitions(rows, said, name, root.open(topic).state)
+    for about, each in found.items():
+        folded.setdefault(about, Acknowledgments()).join(each)
+
+
+def _fold_partitions(
+    rows: Rows, said: list[Properties], name: TopicName, state: TopicState
+) -> Folded:
     partitions = rows["partition"]
     own = max(name.partition_index, 0)
     if name.partition_index >= 0 or state.partitions == 1:
@@ -208,10 +221,11 @@ def _fold_topic(
             f"A row names {wrong} of topic {name}, which has {state.partitions}, numbered from 0. "
             "Nothing was acknowledged."
         )
+    folded: Folded = {}
     for chosen in _groups([partitions]):
         about = TopicPartition(name.partitioned_topic_name, int(partitions[chosen[0]]))
-        found = _fold_partition(_taken(rows, chosen), said, about, state)
-        folded.setdefault(about, Acknowledgments()).join(found)
+        folded[about] = _fold_partition(_taken(rows, chosen), said, about, state)
+    return folded
 
 
 def _fold_partition(

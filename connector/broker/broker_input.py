@@ -100,14 +100,17 @@ class BatchInput:
     def _with_what_happened(self, rows: list[InputRow]) -> Iterator[InputRow]:
         """If the batch has happened, what its brokers knew then: now they may come to other ends.
 
-        A log may be out of reach that was read then, or a topic deleted.
+        A log may be out of reach that was read then, or a topic deleted. The empty key says that it
+        has happened, also where no shard is left.
         """
         yield from rows
         dispatch = SystemTopic(self._root, DISPATCH)
         hosted, brokers = last_shards(dispatch, dispatch.refresh())
         if hosted.said is None or not hosted.said.is_same_batch(self._end):
             return
-        for about in {TopicPartition(*row[:2]): None for row in rows if row.topic != OFFSET_KEY}:
+        for about in dict.fromkeys(
+            TopicPartition(row.topic, row.partition) for row in rows if row.topic != OFFSET_KEY
+        ):
             shards = {"": b"", **brokers.get(about, {})}
             for row, (key, data) in enumerate(shards.items()):
                 yield _row(about, Phase.HAPPENED, 0, row, broker_rows.SHARD, text=key, data=data)

@@ -37,7 +37,9 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     DAMAGE,
     BrokerFencedError,
+    CorruptFileError,
     FencedError,
+    FutureVersionError,
     PulsarliteError,
     StorageError,
     TopicNotFoundError,
@@ -260,10 +262,13 @@ def _is_much(topic: ManagedLedger, partition: int, before: int) -> bool:
 
 
 def _mark(root: Root, topic: str, marks: Mapping[int, Mark | None]) -> None:
-    """Tell those who publish which backlog quotas are exceeded, and which are no more."""
+    """Tell those who publish which backlog quotas are exceeded, and which are no more.
+
+    Who waits for a mark to be taken back waits for this batch: it is repeated after what may pass.
+    """
     try:
         backlog_quota.mark(root.open(TopicName.parse(topic)), marks)
-    except (TopicNotFoundError, *DAMAGE) as error:
+    except (TopicNotFoundError, CorruptFileError, FutureVersionError) as error:
         _log.warning("Producers of %s do not hear of its backlog quota: %s", topic, error)
 
 

@@ -42,7 +42,7 @@ from pulsar_spark.connector.system.system_topics import (
     StoredRecord,
     SystemTopic,
 )
-from pulsar_spark.connector.topic_log.looked_ahead import Asker, looked_ahead
+from pulsar_spark.connector.topic_log.looked_ahead import Asker, answer_of, looked_ahead
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
@@ -320,7 +320,8 @@ class BrokerSource:
             # Whoever subscribes has seen what is there by now: logs are asked behind the commands.
             busy = [self._logs[each] for each in self._busy if each in self._logs]
             self._root.store.at_once([
-                partial(self._commands.fetch, first, stop), *(each.ask for each in busy)
+                partial(self._commands.fetch, first, stop),
+                *(partial(answer_of, each, each.ask) for each in busy),
             ])  # fmt: skip
         if stop > first:
             read = self._commands.read(first, stop)

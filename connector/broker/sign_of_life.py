@@ -65,6 +65,10 @@ class _Sign:
     holds_ms: int = DEAD_AFTER_MS
 
     @property
+    def content(self) -> bytes:
+        return SIGN_FORMAT.encode(asdict(self))
+
+    @property
     def rests(self) -> bool:
         return self.holds_ms == RESTING_DEAD_AFTER_MS
 
@@ -126,7 +130,7 @@ class SignOfLife:
                 signs |= {NEWEST: written_ms} if newest != known[1] else {}
             lease_ms = {SIGN_OF_LIFE: self.holds_ms(other), NEWEST: CALLED_MS}
             if over or watch.lapsed(signs, lease_ms.__getitem__):
-                if self._store.compare_and_swap(SIGN_OF_LIFE, token, self._content):
+                if self._store.compare_and_swap(SIGN_OF_LIFE, token, self._me.content):
                     break
                 written_ms = None  # it is another one's by now
             elif first_ms is not None and written_ms != first_ms and not waits():
@@ -181,10 +185,6 @@ class SignOfLife:
             return shown.holds_ms
         return RESTING_DEAD_AFTER_MS if self._store.remote else DEAD_AFTER_MS
 
-    @property
-    def _content(self) -> bytes:
-        return SIGN_FORMAT.encode(asdict(self._me))
-
     def _renew(self, quiet_s: float | None = None) -> None:
         now_s = self._store.clock.monotonic_s()
         rests = self._store.remote and (quiet_s or self._quiet_s()) >= REST_AFTER_S
@@ -195,12 +195,12 @@ class SignOfLife:
         shown = _sign_in(held)
         if shown is None or shown.id == self._me.id:  # else another has taken over
             holds_ms = RESTING_DEAD_AFTER_MS if rests else self._dead_after_ms
-            self._me = replace(self._me, holds_ms=holds_ms)
+            me = replace(self._me, holds_ms=holds_ms)
             if not self._store.remote:
-                self._store.touch(SIGN_OF_LIFE, self._content)
-            elif not self._store.compare_and_swap(SIGN_OF_LIFE, token, self._content):
+                self._store.touch(SIGN_OF_LIFE, me.content)
+            elif not self._store.compare_and_swap(SIGN_OF_LIFE, token, me.content):
                 return  # it has been taken over between two requests
-            self._shown_s = now_s
+            self._me, self._shown_s = me, now_s
 
     def _quiet_s(self) -> float:
         """For how long nobody has committed to anything, as far as is known."""

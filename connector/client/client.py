@@ -59,6 +59,7 @@ from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_s
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import KEPT, open_or_create, receive_from
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import InvalidTopicNameError
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import (
@@ -504,8 +505,10 @@ def _check_consumer(subscription: str, kind: object, name: str | None, begin: ob
     check_type(ConsumerType, consumer_type=kind)
     check_type_or_none(str, consumer_name=name)
     check_type(InitialPosition, initial_position=begin)
-    with translated():
+    try:
         check_subscription_name(subscription)
+    except InvalidTopicNameError as error:  # as Pulsar's client calls it
+        raise client_errors.InvalidConfiguration(str(error)) from error
 
 
 def _refuse(text: str, *given: object) -> None:

@@ -1,7 +1,8 @@
 """A producer in this process: it gathers messages, and publishes them as a sink does.
 
 Invariants: what waits is published in its order, as one commit, and waits on while the store fails,
-until its time is up; a message that can't be one is refused when it is sent, and changes nothing;
+until its time is up; a commit that may have taken effect is tried again with the same files, which
+are published once; a message that can't be one is refused when it is sent, and changes nothing;
 sequence ids go on behind the last that the topic knows of this producer. Safe for several threads:
 those that flush at once share a commit. Entries, routing, chunks, delays and duplicates are the
 sink's (`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
@@ -56,8 +57,9 @@ from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.positions.position_set import NOTHING
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.publication import AlreadyCommitted
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 MOST_WAITING: Final = 20_000
@@ -83,6 +85,8 @@ _MAY_PASS: Final = (StorageError, ProducerHeldError, OSError)
 
 Row = tuple[Any, ...]
 """A message's values, in the order of _COLUMNS."""
+Stored = tuple[list[LedgerInfo], dict[int, PositionSet]]
+"""Ledgers that were published, and by partition what is hidden in them."""
 Done = Callable[["MessageId | Exception"], object]
 """Called with what became of a message: its id, DUPLICATE, or why it was given up."""
 
@@ -150,10 +154,10 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             self.last_sequence_id = first_sequence_id - 1
         self._next_sequence_id = self.last_sequence_id + 1
         self._routing = MessageRouting(self.options, self.partitions, str(self.topic))
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: list[_Waiting] = []
         self._waiting_bytes, self._most_bytes = 0, memory_limit_bytes
         self._tried: tuple[list[_Waiting], list[WrittenTopic]] | None = None
-        """Messages that may be published, and their files: the store gave no answer."""
+        """Messages that may be published, some of which still wait, and their files."""
         self._lock = threading.Lock()
         """Guards the queue; never held while anything is published."""
         self._publishing = threading.RLock()
@@ -293,13 +297,13 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
     def _next_files(self) -> tuple[list[_Waiting], list[WrittenTopic]]:
         """The messages to publish next, and their files.
 
-        Those of an attempt whose answer was lost once more: it may have taken effect, and files are
-        published once.
+        Those of an earlier attempt once more, while any of its messages waits: it may have taken
+        effect, and files are published once.
         """
-        chosen = list(self._waiting)
-        if self._tried is not None and chosen[: len(self._tried[0])] == self._tried[0]:
+        if self._tried is not None and not set(self._tried[0]).isdisjoint(self._waiting):
             return self._tried
         self._tried = None
+        chosen = list(self._waiting)
         try:
             return chosen, self.written((*each.row[:-1], each.number) for each in chosen)
         except Exception as error:
@@ -307,29 +311,46 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             raise
 
     def _publish(self, chosen: list[_Waiting], written: list[WrittenTopic]) -> None:
-        """Publish the first messages that wait; errors as of `flush`."""
-        tried, self._tried = self._tried, None
+        """Publish these messages, of which some may wait no more; errors as of `flush`."""
+        is_again, self._tried = self._tried is not None, (chosen, written)
         try:
-            published = publish(self.root, written, None, self._claim, patience_ms=0)
+            ledgers, hidden = self._stored(written) if is_again else ([], {})
+            if not ledgers:
+                published = publish(self.root, written, None, self._claim, patience_ms=0)
+                ledgers, hidden = _committed(published)
         except FileReclaimedError as error:  # the earlier attempt was none, long ago: write anew
-            if tried is None:
+            self._tried = None
+            if not is_again:
                 self._give_up(chosen, error)
                 raise
             return
         except Exception as error:
-            if isinstance(error, (StorageError, OSError)):
-                self._tried = chosen, written
+            if not isinstance(error, _MAY_PASS):
+                self._tried = None
             self._give_up(chosen, error)
             raise
-        self._leave(len(chosen))
-        self._count(chosen)
         numbers = [each.number for each in chosen]
         self.last_sequence_id = max(self.last_sequence_id, *numbers)
-        if any(each.done is not None for each in chosen):
-            answers = self._answers([e for e in published if isinstance(e, Commit)], numbers)
-            for each, answer in zip(chosen, answers, strict=True):
+        left = self._leave(chosen)
+        self._tried = None
+        self._count(left)
+        if any(each.done is not None for each in left):
+            answers = dict(zip(chosen, self._answers(ledgers, hidden, numbers), strict=True))
+            for each in left:
                 if each.done is not None:
-                    each.done(answer)
+                    each.done(answers[each])
+
+    def _stored(self, written: Sequence[WrittenTopic]) -> Stored:
+        """What an earlier attempt has published, its answer lost; nothing if it did not."""
+        self._ledger.refresh()
+        state = self._ledger.state
+        files = {each.file for topic in written for each in topic.ledgers}
+        if files.isdisjoint(state.files):
+            return [], {}
+        numbers = range(state.partitions)
+        ledgers = [each for n in numbers for each in state.ledgers(n) if each.file in files]
+        ids = [each.ledger_id for each in ledgers]
+        return ledgers, {n: found for n in numbers if (found := state.partition(n).hidden.of(ids))}
 
     def _is_full(self, more: int = 0) -> bool:
         """Whether a message of `more` bytes has no room beside what waits."""
@@ -341,17 +362,18 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         try:
             self.flush()
         except BaseException:
-            with self._publishing, self._lock:
-                if waiting in self._waiting:
-                    self._waiting.remove(waiting)
-                    self._waiting_bytes -= waiting.size
+            with self._publishing:
+                self._leave([waiting])
             raise
 
-    def _leave(self, count: int = 1) -> None:
-        """The first messages that wait do so no more."""
+    def _leave(self, these: Sequence[_Waiting]) -> list[_Waiting]:
+        """These wait no more; those of them that did."""
+        leaving = set(these)
         with self._lock:
-            for _ in range(count):
-                self._waiting_bytes -= self._waiting.popleft().size
+            left = [each for each in self._waiting if each in leaving]
+            self._waiting = [each for each in self._waiting if each not in leaving]
+            self._waiting_bytes -= sum(each.size for each in left)
+        return left
 
     def _checked_partition(self, partition: int) -> int:
         """InvalidMessageError if the topic has no such: no other message is to suffer of it."""
@@ -406,11 +428,9 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         """End the messages that can't be published, or whose time is up, with that error."""
         now_s = self._clock.monotonic_s()
         late_s = now_s - self._timeout_s
-        may_pass = isinstance(error, _MAY_PASS)
-        for each in chosen:
-            if may_pass and (not self._timeout_s or each.sent_s > late_s):
-                return
-            self._leave()
+        if isinstance(error, _MAY_PASS):
+            chosen = [each for each in chosen if self._timeout_s and each.sent_s <= late_s]
+        for each in self._leave(chosen):
             if self._stats is not None:
                 self._stats.failed(1)
             instruments.sent(str(self.topic), 1, now_s - each.sent_s, type(error).__qualname__)
@@ -427,39 +447,52 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             self._stats.published(len(published), size, latencies_s)
 
     def _answers(
-        self, commits: Sequence[Commit], numbers: Sequence[int]
+        self,
+        ledgers: Sequence[LedgerInfo],
+        hidden: Mapping[int, PositionSet],
+        numbers: Sequence[int],
     ) -> list[MessageId | Exception]:
         """The id of each message; if they can't be read now, why they are not known."""
-        ledgers = [ledger for each in commits for ledger in each.ledgers]
         if (
             len(ledgers) == 1
             and ledgers[0].messages == len(numbers)
             and self.options["batcherBuilder"] == "DEFAULT"
-            and not commits[0].hidden
+            and not hidden
         ):
             return list(_ids(ledgers[0]))
         try:
-            return [*self._ids_by_number(commits, numbers)]
+            return [*self._ids_by_number(ledgers, hidden, numbers)]
         except _MAY_PASS as error:
             return [error for _ in numbers]
 
-    def _ids_by_number(self, commits: Sequence[Commit], numbers: Sequence[int]) -> list[MessageId]:
+    def _ids_by_number(
+        self,
+        ledgers: Sequence[LedgerInfo],
+        hidden: Mapping[int, PositionSet],
+        numbers: Sequence[int],
+    ) -> list[MessageId]:
         """The id of each message by its sequence id, as partitions, keys or chunks reorder them."""
         found: dict[int, deque[MessageId]] = defaultdict(deque)
-        for commit in commits:
-            hidden = {
-                partition: Cursor.from_json_value(value).individually_deleted
-                for partition, value in commit.hidden.items()
-            }
-            for ledger in commit.ledgers:
-                dropped = hidden.get(ledger.partition, NOTHING)
-                with self._ledger.reader() as reader:
-                    stored = reader.read_table(ledger, ("sequence_id",))[0].to_pylist()
-                for number, held in zip(stored, _ids(ledger), strict=True):
-                    is_dropped = dropped.contains(held.position, max(held.batch_index, 0))
-                    found[number].append(DUPLICATE if is_dropped else held)
+        for ledger in ledgers:
+            dropped = hidden.get(ledger.partition, NOTHING)
+            with self._ledger.reader() as reader:
+                stored = reader.read_table(ledger, ("sequence_id",))[0].to_pylist()
+            for number, held in zip(stored, _ids(ledger), strict=True):
+                is_dropped = dropped.contains(held.position, max(held.batch_index, 0))
+                found[number].append(DUPLICATE if is_dropped else held)
         take = deque.pop if self.options["chunkingEnabled"] else deque.popleft  # at its last chunk
         return [take(found[number]) if found[number] else DUPLICATE for number in numbers]
+
+
+def _committed(published: Iterable[Commit | AlreadyCommitted]) -> Stored:
+    """What the topic's commit says."""
+    commits = [each for each in published if isinstance(each, Commit)]
+    hidden = {
+        partition: Cursor.from_json_value(value).individually_deleted
+        for each in commits
+        for partition, value in each.hidden.items()
+    }
+    return [ledger for each in commits for ledger in each.ledgers], hidden
 
 
 def _is_text(value: Any) -> bool:

@@ -304,16 +304,20 @@ def _verify(root: Root, arguments: Namespace) -> Iterator[str]:
             f"There is no topic{which} in {root.service_url}, so nothing was verified. Is "
             "--service-url the right one?"
         )
-    differences = topics = 0
+    differences = unverified = topics = 0
     with progress_bar(unit="") as progress:
         for each in verify_topics(root, names, deep=arguments.deep, progress=progress):
             topics += 1
             differences += len(each.differences)
+            unverified += bool(each.unverified)
             yield from _verified_lines(each, as_json=arguments.json)
-    if differences:
+    if differences or unverified:
+        counted = [f"{differences:,} differences in {topics:,} topics"]
+        if unverified:
+            counted.append(f"{unverified:,} of them could not be verified, as not all can be read")
         raise VerificationError(
-            f"{differences:,} differences in {topics:,} topics. Nothing was changed; "
-            "docs/verify.md says what each means and what to do."
+            f"{', and '.join(counted)}. Nothing was changed; docs/verify.md says what each means "
+            "and what to do."
         )
     if not arguments.json:
         yield f"{topics:,} topics are as they were published" + (
@@ -330,8 +334,9 @@ def _verified_lines(each: VerifiedTopic, *, as_json: bool) -> Iterator[str]:
         sum(getattr(part, name) for part in parts)
         for name in ("published", "messages", "removed", "ledgers_without_digest")
     )
+    verdict = "ok" if each.ok else "DIFFERS" if each.differences else "UNREAD"
     yield (
-        f"{'ok' if each.ok else 'DIFFERS':8}{each.topic}: {published:,} messages published, "
+        f"{verdict:8}{each.topic}: {published:,} messages published, "
         f"{there:,} there, {removed:,} removed; commit {each.commit}"
     )
     rows = [
@@ -350,7 +355,7 @@ def _verified_lines(each: VerifiedTopic, *, as_json: bool) -> Iterator[str]:
             f"{indent}{each.unnamed_files:,} files are named by no commit: of tasks under way, or "
             "that failed (`topics tidy` gives those up)"
         )
-    for difference in each.differences:
+    for difference in (*each.differences, *each.unverified):
         place = ", ".join(
             f"{name} {value}"
             for name, value in difference.to_json_value().items()

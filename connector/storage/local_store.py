@@ -10,6 +10,7 @@ that stops may lose their messages, and only these.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -38,10 +39,13 @@ from pulsar_spark.topic_name import NON_PERSISTENT
 
 TEMPORARY_PREFIX = ".tmp-"
 MANY: Final = 8
+"""From so many items on `all_of` uses threads."""
 AT_ONCE: Final = 8
 """So many threads wait for the disk together, which then makes durable what all of them wrote."""
 _MISSING = FileNotFoundError, NotADirectoryError
 _READING = "read", "look at", "list", "open"
+_LACKING = errno.EMFILE, errno.ENFILE, errno.ENOMEM
+"""What the process or the machine is short of: whatever is read then, nothing is wrong with it."""
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 _OPENS_A_LOG = re.compile(r"/_log/(0{20}\.json|pointer\.json|\d{20}\.snapshot\.parquet)$")
@@ -232,8 +236,8 @@ class _told:  # noqa: N801 - reads as a function
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, PulsarliteError):
-            refused = UnreadableFileError if self._verb in _READING else StorageError
-            raise refused(
+            is_its_own = self._verb in _READING and error.errno not in _LACKING
+            raise (UnreadableFileError if is_its_own else StorageError)(
                 f"Could not {self._verb} {self._path}: {error}. Check the disk and the rights on "
                 "it."
             ) from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,6 @@ from pulsar_spark.errors import (
     ObjectNotFoundError,
     StorageError,
     StorageUnavailableError,
-    UnreadableFileError,
 )
 
 REQUESTS_AT_ONCE = 16
@@ -45,12 +45,13 @@ PARTS_AT_ONCE = 2
 """Parts on their way: a writer holds these, and the one that it fills."""
 
 _BUCKET_PROBE = "~bucket"
-_READING = "read", "look at", "list", "open"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 """The codes of S3, Google and those like them, and of Azure, for a missing bucket."""
 
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
+
+_log = logging.getLogger(__name__)
 
 _used_in: set[int] = set()
 """The ids of processes that have used a client; after a fork, the parent's."""
@@ -74,7 +75,7 @@ class RemoteStore(ObjectStore):
         self.root = root.rstrip("/")
         self._module = obstore
         self._has_bucket = False
-        self._aside: ThreadPoolExecutor | None = None
+        self._beside = ThreadPoolExecutor(1, "pulsarlite-beside")
         from_url: Any = stores.from_url
         try:
             self._store: Any = from_url(self.root, **settings)
@@ -114,9 +115,7 @@ class RemoteStore(ObjectStore):
             return threads.map(request, asked)
 
     def beside(self, action: Callable[[], object]) -> None:
-        if self._aside is None:
-            self._aside = ThreadPoolExecutor(1, "pulsarlite-beside")
-        self._aside.submit(action)
+        self._beside.submit(_said_if_it_fails, action)
 
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         with suppress(FileNotFoundError), self.told("read", path, FileNotFoundError):
@@ -219,8 +218,7 @@ class RemoteStore(ObjectStore):
                 "start again where this ended; options storage.max_retries and "
                 "storage.retry_timeout say how long to wait for it."
             )
-        refused = UnreadableFileError if verb in _READING else StorageError
-        return refused(f"{what} Check the credentials and what they allow, then try again.")
+        return StorageError(f"{what} Check the credentials and what they allow, then try again.")
 
 
 class _RemoteOutput(Output):
@@ -299,6 +297,13 @@ def _token(meta: Any) -> str:
 
 def _lacks_bucket(error: BaseException) -> bool:
     return any(name in str(error) for name in _NO_BUCKET)
+
+
+def _said_if_it_fails(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except Exception:  # noqa: BLE001 - nobody hears it
+        _log.exception("What was done beside a request has failed")
 
 
 def _first_line(error: BaseException) -> str:

@@ -103,19 +103,22 @@ class LeaseKeeper:
         self._store, self._clock = store, store.clock
         self._lease: Lease | None = None
         self._end: Callable[[], None] | None = None
+        self._meant: Lease | None = None
+        """What the file is to have. Its owner and the clock mean it, each by a value of its own."""
         self._shown: tuple[int, float] = (0, -inf)
         """The lease in the file, in ms, and when it was written."""
         self._rested_s = -inf
         """When its owner said that it has nothing to do."""
-        self._showing = threading.RLock()
-        """Its owner and the clock write one after the other: the file has what was meant last."""
+        self._deciding = threading.Lock()
+        """Held in no request: news don't wait for a renewal."""
 
     def keep(self, lease: Lease) -> None:
         """Renew it from now on. The file is written when this returns."""
         if lease == self._lease and self._end is not None:
             return
-        self._lease = lease
-        self._show(lease.lease_ms)
+        with self._deciding:
+            self._lease, self._meant = lease, replace(lease)
+        self._write()
         if self._end is None:
             renewals = RARELY if self._store.remote else RENEWALS
             every_s = lease.lease_ms / 1000 / renewals
@@ -128,10 +131,14 @@ class LeaseKeeper:
 
     def wake(self) -> None:
         """Its owner has news: who watches is to know that it lives."""
-        self._rested_s = -inf
-        with self._showing:
-            if self._lease is not None and self._shown[0] > self._lease.lease_ms:
-                self._show(self._lease.lease_ms)
+        with self._deciding:
+            self._rested_s = -inf
+            if self._lease is None or self._meant is None:
+                return
+            if max(self._meant.lease_ms, self._shown[0]) <= self._lease.lease_ms:
+                return
+            self._meant = replace(self._lease)
+        self._write()
 
     def stop(self, *, remove: bool = False) -> Lease | None:
         """Renew nothing more; `remove` the file if everybody concerned has been told.
@@ -146,20 +153,25 @@ class LeaseKeeper:
 
     def _renew(self) -> None:
         assert self._lease is not None
-        lease_ms, now_s = self._lease.lease_ms, self._clock.monotonic_s()
-        with self._showing:
-            if now_s - self._rested_s >= REST_HOLDS_S or lease_ms >= RESTING_LEASE_MS:
-                self._show(lease_ms)
-                return
-            shown_ms, since_s = self._shown
-            if shown_ms != RESTING_LEASE_MS or now_s - since_s >= RESTING_LEASE_MS / 1000 / RARELY:
-                self._show(RESTING_LEASE_MS)
+        with self._deciding:
+            lease_ms, now_s = self._lease.lease_ms, self._clock.monotonic_s()
+            if now_s - self._rested_s < REST_HOLDS_S and lease_ms < RESTING_LEASE_MS:
+                shown_ms, since_s = self._shown
+                late_s = now_s - since_s - RESTING_LEASE_MS / 1000 / RARELY
+                if shown_ms == RESTING_LEASE_MS and late_s < 0:
+                    return
+                lease_ms = RESTING_LEASE_MS
+            self._meant = replace(self._lease, lease_ms=lease_ms)
+        self._write()
 
-    def _show(self, lease_ms: int) -> None:
-        assert self._lease is not None
-        now_s = self._clock.monotonic_s()
-        self._store.touch(self._lease.path, replace(self._lease, lease_ms=lease_ms).to_json())
-        self._shown = lease_ms, now_s
+    def _write(self) -> None:
+        """Write what is meant, and again what was meant meanwhile: it may be overwritten."""
+        written = None
+        while written is not self._meant:
+            written, now_s = self._meant, self._clock.monotonic_s()
+            assert written is not None
+            self._store.touch(written.path, written.to_json())
+            self._shown = written.lease_ms, now_s
 
 
 class LeaseWatch:

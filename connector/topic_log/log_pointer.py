@@ -115,12 +115,13 @@ class PointerFile:
             pass
 
     def parse(self, data: bytes | None) -> LogPointer:
-        """The pointer that is stored as `data`."""
+        """The pointer that is stored as `data`. Threads may call it beside each other."""
         if data is None:
             return NO_POINTER
-        if data != self._seen[0]:
-            self._seen = (data, LogPointer.from_json(data, self.path))
-        return self._seen[1]
+        seen = self._seen
+        if data != seen[0]:
+            seen = self._seen = (data, LogPointer.from_json(data, self.path))
+        return seen[1]
 
 
 def log_numbers(store: ObjectStore, folder: str) -> tuple[set[int], set[int]]:

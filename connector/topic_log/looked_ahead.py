@@ -2,18 +2,20 @@
 
 Invariants: a second round follows the first only if that found something; it begins when all of
 the first is answered. So what it finds of one log is from behind what the first found of another,
-and a pointer that it reads vouches for the commits of the first.
+and a pointer that it reads vouches for the commits of the first. What can't be read counts as not
+asked for: whoever needs it asks again, and meets the error where only its own topic suffers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from pulsar_spark.connector.storage.object_store import ObjectStore
 from pulsar_spark.connector.topic_log.log_pointer import LogPointer
-from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.errors import DAMAGE, PulsarliteError
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_log.ledger_commit import Commit
 
@@ -41,15 +43,26 @@ def looked_ahead(
     """
     asking = list(askers) if store.remote else []
     try:
-        first = [*(each.ask for each in asking), *beside]
+        first: list[Callable[[], object]] = [
+            *(partial(answer_of, each, each.ask) for each in asking),
+            *beside,
+        ]
         found = [*store.answers(lambda do: do(), first)][: len(asking)]
         if any(found):
-            for _ in store.answers(lambda each: each.ask_on(), asking):
-                pass
+            store.at_once(partial(answer_of, each, each.ask_on) for each in asking)
         yield
     finally:
         for each in asking:
             each.forget()
+
+
+def answer_of(asker: Asker, request: Callable[[], bool | None]) -> bool:
+    """What its request finds: nothing, if what it asks for can't be read."""
+    try:
+        return bool(request())
+    except DAMAGE:
+        asker.forget()
+        return False
 
 
 class LogTail(NamedTuple):

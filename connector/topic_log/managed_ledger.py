@@ -215,7 +215,7 @@ class ManagedLedger:
 
     @property
     def is_late(self) -> bool:
-        """Whether there is more than `ask` knew of, before anybody was to `ask_on`."""
+        """Whether commits were found behind the first round: who relied on it looks again."""
         return self.state.number > self._asked_up_to
 
     def refresh(self) -> bool:

@@ -189,14 +189,14 @@ class NewsWatch:
         self._is_asked = True
         if now_s < self._ask_s:
             return False
-        self._ask_s = now_s + NEWEST_EVERY_S
         asked: list[Callable[[], Any]] = [lambda: self._store.get(NEWEST)]
         if now_s >= min(self._list_s, self._relist_s):
             asked.append(self._listing)
-            self._listed_s, self._list_s = now_s, inf
-            self._relist_s = self._relist_s if now_s < self._relist_s else inf
         newest, *listed = self._store.answers(lambda each: each(), asked)
-        self._listed = listed[0] if listed else self._listed
+        self._ask_s = now_s + NEWEST_EVERY_S
+        if listed:
+            self._listed, self._listed_s, self._list_s = listed[0], now_s, inf
+            self._relist_s = self._relist_s if now_s < self._relist_s else inf
         if newest != self._newest:
             self._newest, self.newest_s = newest, now_s
             if newest is not None:

@@ -121,7 +121,7 @@ def _difference(reader: LedgerFileReader, stored: StoredRows) -> Difference | No
             return None
         digest = _digest(reader, stored, ContentDigest(FIRST_NULL_LENGTH), ("key", "value"))
     except DAMAGE as error:
-        return _of(info, Check.FILE, error.message)
+        return Difference.met(error, Check.FILE, info)
     if info.digest == digest.first_value:
         return None
     what = "the messages that compaction kept" if stored.compacted else "those that were published"

@@ -49,7 +49,7 @@ def check_log(ledger: ManagedLedger) -> Iterator[Difference]:
     try:
         yield from _second_fold(ledger)
     except DAMAGE as error:
-        yield Difference(Check.LOG, error.message)
+        yield Difference.met(error, Check.LOG)
     yield from check_state(ledger.state)
 
 

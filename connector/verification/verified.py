@@ -1,7 +1,8 @@
 """What a verification says: the account of each subscription, and what differs.
 
 Invariants: of each subscription `published == acknowledged + backlog + removed`, or a difference
-says why not; a difference names the place, as far as it is known, and what to do.
+says why not; a difference names the place, as far as it is known, and what to do; what could not be
+read is no difference, and not verified either.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Final
+
+from pulsar_spark.errors import PulsarliteError, UnreadableFileError
+from pulsar_spark.positions.ledger_info import LedgerInfo
 
 
 class Check(str, Enum):
@@ -27,6 +31,8 @@ class Check(str, Enum):
     """What the broker knows of a partition with the log, and with itself."""
     CURSOR = "cursor"
     """A subscription's cursor with the ledgers, and with what it was before."""
+    UNREAD = "unread"
+    """Nothing: it could not be read, for want of rights, or as the disk fails."""
 
 
 REMEDIES: Final = {
@@ -42,13 +48,17 @@ REMEDIES: Final = {
     "`pulsarlite subscriptions seek` sets each subscription anew.",
     Check.CURSOR: "Set the subscription to where it was right: `pulsarlite subscriptions seek`. "
     "What lies behind is delivered again. Keep a copy of pulsar/system, and report this.",
+    Check.UNREAD: "Look at the rights to it, and at the disk; then verify again.",
 }
 """What to do, by what differs; docs/verify.md tells more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is not as it was published. What is None does not apply, or is not known."""
+    """Something that is not as it was published, or could not be verified, as it is UNREAD.
+
+    What is None does not apply, or is not known.
+    """
 
     check: Check
     text: str
@@ -56,6 +66,16 @@ class Difference:
     subscription: str | None = None
     ledger_id: int | None = None
     file: str | None = None
+
+    @staticmethod
+    def met(error: PulsarliteError, check: Check, ledger: LedgerInfo | None = None) -> Difference:
+        """What an error means that was met where that was checked, of a ledger or of all."""
+        check = Check.UNREAD if isinstance(error, UnreadableFileError) else check
+        if ledger is None:
+            return Difference(check, error.message)
+        return Difference(
+            check, error.message, ledger.partition, ledger_id=ledger.ledger_id, file=ledger.file
+        )
 
     @property
     def remedy(self) -> str:
@@ -102,6 +122,7 @@ class PartitionAccount:
 class VerifiedTopic:
     """A topic as of `commit`, and of what the broker knew after its commit `heard`.
 
+    Of what is `unverified` nothing is known, as it could not be read: it may be as it was. The
     `unnamed_files` lie there and no commit names them: of tasks that failed, or under way.
     """
 
@@ -111,12 +132,16 @@ class VerifiedTopic:
     partitions: tuple[PartitionAccount, ...] = ()
     differences: Sequence[Difference] = field(default_factory=tuple)
     unnamed_files: int = 0
+    unverified: Sequence[Difference] = field(default_factory=tuple)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs."""
-        return not self.differences
+        """Whether all could be read, and nothing differs."""
+        return not (self.differences or self.unverified)
 
     def to_json_value(self) -> dict[str, Any]:
-        differences = [each.to_json_value() for each in self.differences]
-        return {**asdict(self), "ok": self.ok, "differences": differences}
+        lists = {
+            "differences": [each.to_json_value() for each in self.differences],
+            "unverified": [each.to_json_value() for each in self.unverified],
+        }
+        return {**asdict(self), "ok": self.ok, **lists}

@@ -2,7 +2,8 @@
 
 Invariants: nothing is changed; what the broker knows is read first, as of one batch, and each
 topic's log after it and at one commit, so publishers, brokers and trims at work are no difference;
-a topic that can't be read is a difference and does not end the others.
+a topic that is damaged is a difference, one that the disk does not let be read is not verified, and
+neither ends the others.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from pulsar_spark.errors import (
     StorageError,
     TopicDeletedError,
     TopicNotFoundError,
+    UnreadableFileError,
 )
 from pulsar_spark.hosting.hosted_broker import described
 from pulsar_spark.options.options import Scope
@@ -67,7 +69,8 @@ def verify(
 
     Of each subscription it proves published = acknowledged + backlog + removed, without reading
     messages. `deep` reads all files and what the broker knew before, and names the first ledger of
-    each file that differs. Nothing is raised for what differs: it is in each topic's `differences`.
+    each file that differs. Nothing is raised for what differs: it is in each topic's `differences`,
+    nor for what the disk does not let be read: that is in `unverified`.
     InvalidOptionError or TopicNotFoundError if there is no such topic.
     """
     texts = view_options("ledgers", service_url, topic, topics, topics_pattern, None, storage)
@@ -143,7 +146,11 @@ class _Looked:
             contents = check_contents(self.ledger, self.partitions, progress)
             found += [each for each in contents if each.file not in told]
         found.sort(key=lambda each: each.place)
-        return replace(self.result, deep=deep, differences=tuple(found))
+        return replace(
+            self.result, deep=deep,
+            differences=tuple(each for each in found if each.check is not Check.UNREAD),
+            unverified=tuple(each for each in found if each.check is Check.UNREAD),
+        )  # fmt: skip
 
 
 def _brokers_view(root: Root) -> tuple[BrokersView, Difference | None]:
@@ -173,7 +180,8 @@ def _unreadable(error: Exception, when: str) -> Difference:
     """Of `__dispatch`, whose records may be anything if its files were rewritten."""
     if isinstance(error, StorageError) and not isinstance(error, DIFFERING):
         raise error
-    return Difference(Check.BROKER, f"what the broker {when} can't be read: {described(error)}")
+    check = Check.UNREAD if isinstance(error, UnreadableFileError) else Check.BROKER
+    return Difference(check, f"what the broker {when} can't be read: {described(error)}")
 
 
 def _look(
@@ -189,8 +197,7 @@ def _look(
         missing = Difference(Check.LOG, "commit 0 is missing: nobody sees the topic", file=FIRST)
         return _Looked(VerifiedTopic(topic, False, differences=(missing,)))
     except DIFFERING as error:
-        damage = Difference(Check.LOG, error.message)
-        return _Looked(VerifiedTopic(topic, False, differences=(damage,)))
+        return _Looked(VerifiedTopic(topic, False, differences=(Difference.met(error, Check.LOG),)))
     if ledger.state.is_deleted:
         return None
     partitions = tuple(range(ledger.state.partitions) if chosen is None else sorted(chosen))
@@ -203,10 +210,13 @@ def _look(
     if name == COMMANDS and view.hosted.batch.commands[1] > ledger.state.next_ledger_id:
         text = f"the broker knows ledgers up to {view.hosted.batch.commands[1] - 1}"
         found.append(Difference(Check.BROKER, text, 0, ledger_id=ledger.state.next_ledger_id))
-    found += check_log(ledger)
-    missing_files, unnamed = check_files(ledger)
-    found += missing_files
-    accounts = []
+    unnamed, accounts = 0, []
+    try:
+        found += check_log(ledger)
+        missing_files, unnamed = check_files(ledger)
+        found += missing_files
+    except UnreadableFileError as error:
+        found.append(Difference.met(error, Check.LOG))
     for number in partitions:
         about, part = TopicPartition(topic, number), ledger.state.partition(number)
         found += check_broker(view, about, ledger)

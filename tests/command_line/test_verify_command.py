@@ -13,6 +13,7 @@ from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.topic_log.ledger_commit import log_file
 from pulsar_spark.topic_name import TopicPartition
 from tests.command_line.test_progress_bar import terminal
 from tests.connector.topics import ledger_of, send
@@ -93,6 +94,7 @@ def test_as_json_each_topic_is_a_line(orders: Path, capsys: pytest.CaptureFixtur
     }  # fmt: skip
     assert topic == {
         "topic": ORDERS, "deep": False, "commit": 3, "ok": False, "unnamed_files": 0,
+        "unverified": [],
         "partitions": [{
             "partition": 0, "published": 3, "messages": 3, "removed": 0, "ledgers": 3,
             "ledgers_without_digest": 0,
@@ -101,6 +103,30 @@ def test_as_json_each_topic_is_a_line(orders: Path, capsys: pytest.CaptureFixtur
             ],
         }],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("what", ["data", "log"])
+def test_what_can_not_be_read_is_not_verified_and_no_difference(
+    orders: Path, deep: bool, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = ledger_of(orders, "orders")
+    file = ledger.ledgers(0)[1].file if what == "data" else log_file(2)
+    name = Path(orders, ledger.folder, file)
+    name.unlink()
+    name.symlink_to(name)  # whoever opens it is refused
+    given = ["--deep"] if deep else []
+    assert main(["topics", "verify", *given]) == 1
+    captured = capsys.readouterr()
+    assert f"UNREAD  {ORDERS}" in captured.out
+    assert "DIFFERS" not in captured.out
+    assert "-> Look at the rights to it, and at the disk; then verify again." in captured.out
+    assert captured.out.count("ok      ") == 2, "the others are looked at all the same"
+    assert "0 differences in 3 topics, and 1 of them could not be verified" in captured.err
+    assert main(["topics", "verify", "orders", *given, "--json"]) == 1
+    topic = json.loads(capsys.readouterr().out)
+    assert (topic["ok"], topic["differences"]) == (False, [])
+    assert {each["check"] for each in topic["unverified"]} == {"unread"}
 
 
 def test_a_topic_that_is_not_there_is_status_1_and_bad_usage_2(

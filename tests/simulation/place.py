@@ -131,17 +131,19 @@ class _Columns:
 
 
 class Letters:
-    """Stands for the `ManagedLedger` of a dead letter topic."""
+    """Stands for the `ManagedLedger` of a dead letter topic, as one process has it."""
 
-    def __init__(self, letters: list[Message]) -> None:
-        self._letters = letters
+    def __init__(self, letters: list[Message], seen: set[tuple[str, int]]) -> None:
+        self._letters, self._seen = letters, seen
 
     def append(
         self, written: list[Message], *, application: tuple[str, int], is_brokers: bool
     ) -> None:
-        assert application
+        """Once, however often the batch is repeated."""
         assert is_brokers
-        self._letters += written
+        if application not in self._seen:
+            self._seen.add(application)
+            self._letters += written
 
 
 class Trims:
@@ -250,6 +252,8 @@ class Place:
         self.topics: dict[str, Topic] = {}
         self.commands, self.dispatch = Records(clock), Records(clock)
         self.letters: list[Message] = []
+        self._lettered: dict[str, set[tuple[str, int]]] = {}
+        """By dead letter topic, the batches that have published there."""
 
     def open_found(self, topic: TopicName) -> TopicLog | None:
         found = self.topics.get(topic.partitioned_topic_name)
@@ -259,7 +263,7 @@ class Place:
 
     def open(self, topic: TopicName) -> Any:
         if topic.local_name.endswith("-DLQ"):
-            return Letters(self.letters)
+            return Letters(self.letters, self._lettered.setdefault(str(topic), set()))
         found = self.open_found(topic)
         if found is None:
             raise TopicNotFoundError(f"{topic} is not there.")

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.simulation import world
 from tests.simulation.__main__ import main
 from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.lots import Lots, ViolationError
 from tests.simulation.mutants import MUTANTS, WHERE
+from tests.simulation.place import Place
 from tests.simulation.schedule import is_cluster, run_schedule
 from tests.simulation.setting import Setting, drawn_setting
 from tests.simulation.world import Shape, run_world
+from tests.torture.place import SharedClock
 
 SCHEDULES = 2_000
 A_BLOCK = 100
@@ -28,6 +31,14 @@ def test_every_promise_is_kept_in_two_thousand_schedules(first: int) -> None:
             run_schedule(seed)
         except Exception as error:  # noqa: BLE001, PERF203 - the seed is what counts, whatever it is
             pytest.fail(f"{error!r}; replay it with: python -m tests.simulation --seed {seed}")
+
+
+def test_letters_of_a_repeated_batch_are_published_once() -> None:
+    place, about = Place(SharedClock(0)), TopicName.parse("t-s-DLQ")
+    letter = (TopicPartition("t", 0), 0, 0, 0)
+    for number in (7, 7, 8):
+        place.open(about).append([letter], application=("broker", number), is_brokers=True)
+    assert place.letters == [letter, letter]
 
 
 def test_a_non_durable_consumer_finishes_batches_that_it_had_begun_in_an_earlier_run(

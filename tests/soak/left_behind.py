@@ -40,7 +40,10 @@ def look_over(folder: Path | str) -> list[str]:
     problems = (each for each in findings if each.state is State.PROBLEM)
     wrong += [f"doctor: {each.about}: {each.text}" for each in problems]
     for topic in pulsar_spark.verify(str(folder), deep=True):
-        wrong += [f"verify: {topic.topic}: {each.text}" for each in topic.differences]
+        wrong += [
+            f"verify: {topic.topic}: {each.text}"
+            for each in (*topic.differences, *topic.unverified)
+        ]
     return wrong
 
 

@@ -172,7 +172,7 @@ class Oracle:
         """Read what is new in all topics, as nobody who could be in trouble."""
         published = self.world.store.published
         if published != self._looked_at:
-            with self.world.clock.acting(ADMIN):
+            with self.world.clock.acting(ADMIN), self.world.store.nearby():
                 self._look()
         self._looked_at = published
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsar_spark.connector.storage.clock import Clock, ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
@@ -17,6 +17,9 @@ ADMIN = ""
 NO_FUSE = 1 << 30
 NOTHING = "\0"
 _SYSTEM = "persistent/pulsar/"
+
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 class Killed(BaseException):
@@ -105,10 +108,36 @@ class TroubledStore(MemoryStore):
         """How many changes were made to logs of topics that are not the system's."""
         self.touched: dict[str, int] = {}
         """Path -> when it was touched last, by the clock that nobody sets."""
+        self.order = Lots(0)
+        """In which what is asked for at once is answered, over a network."""
+        self.left: dict[str, list[Callable[[], object]]] = {}
+        """Actor -> what its process does beside, and has not begun."""
 
     def get(self, path: str) -> bytes | None:
         self._before_reading(path)
         return super().get(path)
+
+    def answers(
+        self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
+    ) -> Iterator[_Answer]:
+        if not self.remote:
+            return super().answers(request, paths)
+        asked = list(paths)
+        order = list(range(len(asked)))
+        self.order.random.shuffle(order)
+        found: dict[int, _Answer | Exception] = {}
+        for each in order:
+            try:
+                found[each] = request(asked[each])
+            except Exception as error:  # noqa: BLE001, PERF203 - the others are asked all the same
+                found[each] = error
+        return (_answer(found[each]) for each in range(len(asked)))
+
+    def beside(self, action: Callable[[], object]) -> None:
+        if self.remote:
+            self.left.setdefault(self.time.actor, []).append(action)
+        else:
+            super().beside(action)
 
     def create(self, path: str, data: bytes) -> bool:
         fate = self._fate()
@@ -154,6 +183,15 @@ class TroubledStore(MemoryStore):
         self._before_reading(path)
         return super().open_output(path)
 
+    @contextmanager
+    def nearby(self) -> Iterator[None]:
+        """Meanwhile it is on a disk: who looks sees at once what is there."""
+        before, self.remote = self.remote, False
+        try:
+            yield
+        finally:
+            self.remote = before
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _before_reading(self, path: str) -> None:
@@ -196,3 +234,9 @@ class TroubledStore(MemoryStore):
     def _pass_time(self) -> None:
         if self.one_is_slow_in and not self.time.renewing and self.lots.one_in(self.one_is_slow_in):
             self.time.advance(self.lots.draw(1, 2_000))
+
+
+def _answer(found: _Answer | Exception) -> _Answer:
+    if isinstance(found, Exception):
+        raise found
+    return found

@@ -70,7 +70,8 @@ class World:
         store = TroubledStore.named(self.place, self.clock)
         assert isinstance(store, TroubledStore)
         self.store = store
-        self.store.lots = Lots(seed + 1)
+        self.store.lots, self.store.order = Lots(seed + 1), Lots(seed + 2)
+        self.store.remote = is_remote(seed)
         self.root = Root(f"memory://{self.place}", {})
         self.oracle = Oracle(self)
         self.topics = tuple(f"persistent://public/default/{each}" for each in self.setting.topics)
@@ -313,6 +314,26 @@ class World:
         self.broker = None
         self._renew_process(BROKER)
 
+    def _do_beside(self) -> None:
+        """Some of what processes do beside comes to its turn; of one process in its order."""
+        for actor, left in list(self.store.left.items()):
+            while left and actor not in self.asleep_until_ms and self.store.order.one_in(2):
+                action = left.pop(0)
+                try:
+                    with self.clock.acting(actor):
+                        action()
+                    self.note(f"{actor} has done something beside")
+                except Killed:
+                    self._killed_beside(actor)
+                    break
+
+    def _killed_beside(self, actor: str) -> None:
+        if actor == BROKER:
+            self.end_broker()
+        for query in self.actors():
+            if query.name == actor:
+                self.kill(query)
+
     def _observed(self, observe: Callable[[EmbeddedBroker], None]) -> None:
         assert self.broker is not None
         with self.clock.acting(ADMIN):
@@ -320,6 +341,7 @@ class World:
 
     def _renew_process(self, actor: str) -> None:
         self.store.fuses.pop(actor, None)
+        self.store.left.pop(actor, None)
         self._pids.pop(actor, None)
         self.clock.end(actor)
         self.clock.stopped.discard(actor)
@@ -339,6 +361,7 @@ class World:
 
     def _event(self) -> None:
         lots = self.lots
+        self._do_beside()
         for actor in [each for each, until in self.asleep_until_ms.items()
                       if until <= self.clock.elapsed_ms]:  # fmt: skip
             self._wake(actor)
@@ -437,6 +460,7 @@ class World:
     def _round(self) -> bool:
         """Everybody until nobody has anything to do at this moment, bounded; was there any?"""
         delivered = False
+        self._do_beside()
         for query in self.consumers.values():
             if not query.is_running:
                 self.start(query)
@@ -470,6 +494,11 @@ class World:
                 application = f"the-rest-{subscription}", number
                 for _ in acknowledge(self, subscription, rows, application):
                     pass
+
+
+def is_remote(seed: int) -> bool:
+    """Whether its store is one over a network; none where Spark hosts the broker."""
+    return seed % 4 == 1
 
 
 def run_schedule(seed: int, events: int = EVENTS) -> World:
@@ -513,6 +542,7 @@ def prepared(seed: int) -> Iterator[Callable[[], World]]:
         enter(mock.patch.object(broker_source, "SNAPSHOT_EVERY", 15))
         enter(mock.patch.object(broker_sink, "LEDGERS_KEPT", 8))
         enter(mock.patch.object(broker_sink, "COMMANDS_KEPT", 8))
+        enter(mock.patch.object(broker_sink, "REMOTE_TRIM_LEDGERS", 2))
         enter(mock.patch.object(managed_ledger, "SNAPSHOT_EVERY", 8))
         try:
             yield make

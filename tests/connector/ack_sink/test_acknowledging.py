@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -264,6 +265,19 @@ def test_many_rows_in_any_order_are_folded_without_looking_at_each(place: Root) 
                for about, each in folded.items()}  # fmt: skip
     assert sorted(counted) == [0, 1, 2]
     assert sum(counted.values()) == 5_000
+
+
+def test_a_task_takes_rows_of_what_was_published_since_its_process_looked(
+    place: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place.store, "remote", True)
+    send(place.service_url, "t", "a")
+    write(place, ids(0))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(os, "getpid", lambda: 1)
+        send(place.service_url, "t", "b")
+    write(place, ids(0, ledger_id=1))
+    assert [each.acknowledged.contains(Position(1, 0)) for _, each in said(place)] == [False, True]
 
 
 # -- what can't be right ---------------------------------------------------------------------------

@@ -5,11 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker import sign_of_life
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.broker.sign_of_life import (
     DEAD_AFTER_MS,
@@ -18,12 +16,14 @@ from pulsar_spark.connector.broker.sign_of_life import (
     SIGN_OF_LIFE,
     SignOfLife,
 )
+from pulsar_spark.connector.system.lease import REST_AFTER_S
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import BrokerBusyError, BrokerFencedError
+from pulsar_spark.errors import BrokerBusyError, BrokerFencedError, StorageUnavailableError
 from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_name import TopicPartition
+from tests.connector.topic_log.stores import HookedStore
 
 SIGN_VERSION_1 = replace(SIGN_FORMAT, version=1)
 
@@ -60,25 +60,42 @@ def test_an_embedded_broker_that_takes_turns_lets_no_other_begin(
     assert clock.monotonic_s() == before_s
 
 
-def test_who_stands_still_as_it_renews_its_sign_takes_no_others_place(
-    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def remote_store(place: Root, monkeypatch: pytest.MonkeyPatch) -> HookedStore:
+    """The place's store, as one over a network, in which a test can get between two requests."""
     monkeypatch.setattr(place.store, "remote", True)
+    hooked = HookedStore(place.store)
+    hooked.clock = place.store.clock
+    monkeypatch.setattr(Root, "store", hooked)
+    return hooked
+
+
+def test_who_stands_still_as_it_renews_its_sign_takes_no_others_place(
+    place: Root, clock: ManualClock, remote_store: HookedStore
+) -> None:
     old, new = SignOfLife(place), SignOfLife(place)
     old.begin()
     clock.advance(REMOTE_DEAD_AFTER_MS / 2)
-    sign_in = sign_of_life._sign_in
-
-    def stands_still(data: bytes | None) -> Any:
-        found = sign_in(data)
-        monkeypatch.setattr(sign_of_life, "_sign_in", sign_in)
-        new.begin()
-        return found
-
-    monkeypatch.setattr(sign_of_life, "_sign_in", stands_still)
+    remote_store.after("get_versioned", SIGN_OF_LIFE, new.begin)
     old.show(0.0)
     old.remove()
     assert signed(place), "the new one's"
+
+
+def test_a_sign_that_could_not_be_renewed_for_a_rest_is_renewed_at_the_next_turn(
+    place: Root, clock: ManualClock, remote_store: HookedStore
+) -> None:
+    def refuses() -> None:
+        raise StorageUnavailableError("The network is away for a moment.")
+
+    sign = SignOfLife(place)
+    sign.begin()
+    clock.advance(REMOTE_DEAD_AFTER_MS / 2)
+    remote_store.before("compare_and_swap", SIGN_OF_LIFE, refuses)
+    sign.show(REST_AFTER_S)
+    before = place.store.get(SIGN_OF_LIFE)
+    sign.show(REST_AFTER_S)
+    assert place.store.get(SIGN_OF_LIFE) != before, "until then it says that it lives for a minute"
 
 
 def test_an_embedded_broker_begins_beside_none_under_spark(place: Root, clock: ManualClock) -> None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pulsar_spark.connector.client.message_producer import (
-    DUPLICATE,
     MOST_WAITING,
     MessageProducer,
 )
+from pulsar_spark.connector.ledger_files.ledger_file import DATA_FOLDER
 from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.topic_log.backlog_quota import mark
+from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.errors import (
     InvalidMessageError,
     InvalidOptionError,
+    ProducerBlockedQuotaExceededError,
     ProducerBusyError,
     ProducerFencedError,
+    ProducerHeldError,
     StorageError,
 )
 from pulsar_spark.producing.hashing import java_string_hash, murmur3_32_hash
@@ -29,6 +33,8 @@ from tests.connector.reading import entries, messages
 from tests.scenarios.host import Host
 
 UNBATCHED = {"batchingEnabled": "false"}
+LINE_IS_DEAD = StorageError("the line is dead")
+DISK_IS_FULL = StorageError("the disk is full")
 
 
 @pytest.fixture
@@ -168,31 +174,124 @@ def test_what_could_not_be_published_waits_and_is_published_later(
     mine.close()
 
 
-def test_what_was_published_and_not_confirmed_is_not_published_again(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def losing_answers(error: BaseException) -> Iterator[None]:
+    """Meanwhile commits take effect, and that is all that is heard."""
+    create = MemoryStore.create
+
+    def created(store: MemoryStore, path: str, data: bytes) -> bool:
+        made = create(store, path, data)
+        if "/_log/" in path:
+            raise error
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryStore, "create", created)
+        yield
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    def created(_store: MemoryStore, _path: str, _data: bytes) -> bool:
+        raise DISK_IS_FULL
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryStore, "create", created)
+        yield
+
+
+def test_what_was_published_and_not_confirmed_is_not_published_again(host: Host) -> None:
     mine = producer(host, delay_ms=10)
-    answers: list[object] = []
+    answers: list[Any] = []
     mine.send(b"a", done=answers.append)
-    with monkeypatch.context() as broken:
-        create = MemoryStore.create
-
-        def lose_the_answer(store: MemoryStore, path: str, data: bytes) -> bool:
-            made = create(store, path, data)
-            if "/_log/" in path:
-                raise StorageError("the line is dead")
-            return made
-
-        broken.setattr(MemoryStore, "create", lose_the_answer)
-        with pytest.raises(StorageError):
-            mine.flush()
-        mine.send(b"b", done=answers.append)
-        assert not answers
+    with losing_answers(LINE_IS_DEAD), pytest.raises(StorageError):
+        mine.flush()
+    mine.send(b"b", done=answers.append)
+    assert not answers
     mine.flush()
     assert published(host) == ["a", "b"]
-    assert len(answers) == 2
-    assert answers[0] == DUPLICATE, "its id is not known"
+    assert [(each.ledger_id, each.entry_id) for each in answers] == [(0, 0), (1, 0)]
     mine.close()
+
+
+@pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
+def test_what_was_published_before_a_quota_was_exceeded_is_not_published_again(
+    host: Host, policy: str
+) -> None:
+    mine = producer(host, delay_ms=10)
+    policies = Policies("t", service_url=host.root.service_url)
+    policies.set(backlog_quota_limit=6, backlog_quota_policy=policy)
+    answers: list[Any] = []
+    mine.send(b"a", done=answers.append)
+    with losing_answers(LINE_IS_DEAD), pytest.raises(StorageError):
+        mine.flush()
+    ledger = host.root.open(mine.topic)
+    mark(ledger, {0: [9, 6, True]})
+    with suppress(ProducerHeldError, ProducerBlockedQuotaExceededError):
+        mine.flush()
+    mark(ledger, {0: None})
+    mine.close()
+    assert published(host) == ["a"]
+    assert [(each.ledger_id, each.entry_id) for each in answers] == [(0, 0)]
+
+
+def test_messages_that_wait_for_room_are_written_once(host: Host) -> None:
+    mine = producer(host, delay_ms=10)
+    Policies("t", service_url=host.root.service_url).set(backlog_quota_limit=6)
+    ledger = host.root.open(mine.topic)
+    mark(ledger, {0: [9, 6, True]})
+    for value in (b"a", b"b", b"c"):
+        mine.send(value)
+        with pytest.raises(ProducerHeldError):
+            mine.flush()
+    folder = f"{mine.topic.storage_path}/{DATA_FOLDER}"
+    assert len([*host.root.store.files(folder)]) == 1
+    mark(ledger, {0: None})
+    mine.close()
+    assert published(host) == ["a", "b", "c"]
+
+
+def test_a_message_whose_time_is_up_does_not_have_those_beside_it_published_again(
+    host: Host,
+) -> None:
+    given = {"topic": "t", "producerName": "p"}
+    mine = host.producer(given, publish_delay_ms=60_000, send_timeout_ms=30_000)
+    answers: list[Any] = []
+    mine.send(b"a", done=answers.append)
+    with full_disk():
+        host.clock.advance(15_000)
+        mine.send(b"b", done=answers.append)
+        with pytest.raises(StorageError):
+            mine.flush()
+    host.clock.advance(15_000)
+    with losing_answers(LINE_IS_DEAD), pytest.raises(StorageError):
+        mine.flush()
+    assert answers == [LINE_IS_DEAD]
+    mine.close()
+    assert published(host) == ["a", "b"]
+    assert (len(answers), answers[1].entry_id, answers[1].batch_index) == (2, 0, 1)
+
+
+def test_who_is_interrupted_while_he_publishes_does_not_publish_again_when_he_closes(
+    host: Host,
+) -> None:
+    mine = producer(host, delay_ms=10)
+    mine.send(b"a")
+    with losing_answers(KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        mine.flush()
+    mine.close()
+    assert published(host) == ["a"]
+
+
+def test_one_who_gives_up_does_not_have_the_messages_of_others_published_again(host: Host) -> None:
+    mine = producer(host)
+    answers: list[Any] = []
+    mine.enqueue(mine.row(b"a"), answers.append, at_once=True)  # another thread, which flushes next
+    with losing_answers(LINE_IS_DEAD), pytest.raises(StorageError):
+        mine.send(b"b")
+    mine.flush()
+    assert published(host) == ["a", "b"]
+    assert [(each.entry_id, each.batch_index) for each in answers] == [(0, 0)]
 
 
 @pytest.mark.parametrize("size", [60, 600])

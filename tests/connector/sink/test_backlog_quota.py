@@ -11,9 +11,14 @@ from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.sink.publishing import commit_as_one
+from pulsar_spark.connector.storage.object_store import join
 from pulsar_spark.connector.topic_log.backlog_quota import EXCEEDED
 from pulsar_spark.connector.topic_log.policies import POLICIES_EVERY_S, Policies
-from pulsar_spark.errors import ProducerBlockedQuotaExceededError, ProducerHeldError
+from pulsar_spark.errors import (
+    ProducerBlockedQuotaExceededError,
+    ProducerHeldError,
+    UnreadableFileError,
+)
 from pulsar_spark.options.options import Scope
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of, send, written
@@ -136,6 +141,29 @@ def test_a_quota_of_time_is_exceeded_by_waiting_alone(host: Host) -> None:
         send(place.url, "t", ["c"])
     place.acknowledge()
     send(place.url, "t", ["c"])
+
+
+def test_a_mark_is_taken_back_though_the_log_could_not_be_read_for_a_moment(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(host, backlog_quota_limit=6)
+    while (message := place.consumer.receive()) is not None:
+        place.consumer.acknowledge(message)
+    place.consumer.poll()
+    log, get = ledger_of(place.url, "t"), host.root.store.get
+    last = join(log.log_folder, f"{log.state.number:020}.json")
+    with monkeypatch.context() as patch:
+
+        def refused(path: str) -> bytes | None:
+            if path == last:
+                raise UnreadableFileError(f"{path} can't be read.")
+            return get(path)
+
+        patch.setattr(host.root.store, "get", refused)
+        with pytest.raises(UnreadableFileError):
+            host.run()
+    host.run()
+    assert not place.is_marked
 
 
 def test_a_quota_that_is_taken_back_or_raised_lets_everybody_go_on(host: Host) -> None:

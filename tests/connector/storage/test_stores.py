@@ -25,6 +25,7 @@ from pulsar_spark.connector.storage.object_store import ObjectStore, Output, joi
 from pulsar_spark.connector.storage.service_url import CLIENT, SERVICES, open_store
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.errors import (
+    DAMAGE,
     InvalidOptionError,
     ObjectNotFoundError,
     StorageError,
@@ -302,6 +303,35 @@ def test_an_error_of_the_machine_is_told_whatever_was_asked(
     monkeypatch.setattr(pytest.importorskip("obstore"), request_name, reset)
     with pytest.raises(StorageUnavailableError, match="reset by peer"):
         call(open_store("s3://b/root", {"region": "x"}))
+
+
+@pytest.mark.parametrize("request_name", ["get", "open_reader"])
+def test_credentials_that_are_refused_are_no_damage_of_what_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, request_name: str
+) -> None:
+    obstore = pytest.importorskip("obstore")
+
+    def refuse(*arguments: object, **named: object) -> NoReturn:
+        raise obstore.exceptions.PermissionDeniedError("ExpiredToken")
+
+    monkeypatch.setattr(obstore, request_name, refuse)
+    store = open_store("s3://b/root", {"region": "x"})
+    with pytest.raises(StorageError, match="ExpiredToken") as told:
+        store.get("a") if request_name == "get" else store.open_input("a")
+    assert not isinstance(told.value, DAMAGE)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])
+def test_what_a_process_is_short_of_is_no_damage_of_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*arguments: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(StorageError, match=os.strerror(number)) as told:
+        open_store(str(tmp_path)).get("a")
+    assert isinstance(told.value, DAMAGE) == (number == errno.EIO)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "az"])

@@ -27,6 +27,7 @@ from tests.connector.topics import send
 
 FULL = "persistent://public/default/"
 ABOUT = TopicPartition(f"{FULL}t", 0)
+STUCK_S = 10.0
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -87,25 +88,30 @@ def looks(loop: EmbeddedBroker, clock: ManualClock, count: int, every_s: int = 1
 # -- a lease that lapses -------------------------------------------------------------------------
 
 
-def test_news_that_come_as_a_resting_consumer_renews_its_lease_make_it_short(
-    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_written", [True, False])
+def test_news_that_come_as_a_lease_is_renewed_make_it_short_and_wait_for_no_request(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
 ) -> None:
     monkeypatch.setattr(place.store, "remote", True)
     keeper, lease = LeaseKeeper(place.store), Lease("s", "c", 1, 30_000)
     keeper.keep(lease)
-    news = threading.Thread(target=keeper.wake)
-    touch = MemoryStore.touch
+    news = threading.Thread(target=keeper.wake, daemon=True)
+    touch, waited = MemoryStore.touch, list[bool]()
 
     def touched(store: MemoryStore, path: str, data: bytes) -> None:
-        touch(store, path, data)
-        if news.ident is None:
-            news.start()
-            news.join(0.2)  # it is done by then, or waits for the renewal
+        monkeypatch.setattr(MemoryStore, "touch", touch)
+        if is_written:
+            touch(store, path, data)
+        news.start()
+        news.join(STUCK_S)
+        waited.append(news.is_alive())
+        if not is_written:
+            touch(store, path, data)
 
     monkeypatch.setattr(MemoryStore, "touch", touched)
     keeper.rest(3600)
     clock.advance(10_000)
-    news.join()
+    assert waited == [False]
     shown = read_lease(place.store, lease.path)
     assert shown is not None
     assert shown.lease_ms == lease.lease_ms
