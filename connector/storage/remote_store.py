@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -55,6 +55,8 @@ _log = logging.getLogger(__name__)
 
 _used_in: set[int] = set()
 """The ids of processes that have used a client; after a fork, the parent's."""
+_beside: Final = ThreadPoolExecutor(1, "pulsarlite-beside")
+"""Of the process, as stores are pickled; its thread begins with its first use."""
 
 
 class RemoteStore(ObjectStore):
@@ -75,7 +77,6 @@ class RemoteStore(ObjectStore):
         self.root = root.rstrip("/")
         self._module = obstore
         self._has_bucket = False
-        self._beside = ThreadPoolExecutor(1, "pulsarlite-beside")
         from_url: Any = stores.from_url
         try:
             self._store: Any = from_url(self.root, **settings)
@@ -115,7 +116,7 @@ class RemoteStore(ObjectStore):
             return threads.map(request, asked)
 
     def beside(self, action: Callable[[], object]) -> None:
-        self._beside.submit(_said_if_it_fails, action)
+        _beside.submit(_said_if_it_fails, action)
 
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         with suppress(FileNotFoundError), self.told("read", path, FileNotFoundError):

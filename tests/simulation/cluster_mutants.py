@@ -26,7 +26,7 @@ def speaks_of_one_partition_only(patch: Any) -> None:
     patch.setattr(
         SubscriptionClient,
         "say",
-        lambda self, commands: original(self, dict([*commands.items()][:1])),
+        lambda self, *commands: original(self, *(dict([*each.items()][:1]) for each in commands)),
     )
 
 

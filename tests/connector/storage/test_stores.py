@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.storage import service_url
@@ -138,6 +140,15 @@ def test_a_large_file_goes_to_the_object_store_while_it_is_written(s3_root: S3Ro
     assert uploads(s3_root) == 0
     ledger = LedgerInfo(0, 0, writer.path, 0, BatchSizes.of([24]), 24 << 20, 1, 1)
     assert LedgerFileReader(store, "topic", "t").read_table(ledger, ["value"]).equals(rows)
+
+
+def test_a_store_that_did_something_beside_is_sent_to_other_processes() -> None:
+    done = threading.Event()
+    store = open_store("s3://bucket/sent", {"region": "eu-west-1"})
+    store.beside(done.set)
+    assert done.wait(60)
+    sent = cloudpickle.dumps(store)  # type: ignore[no-untyped-call]
+    assert pickle.loads(sent).root == store.root
 
 
 def test_an_upload_that_fails_is_told(s3_root: S3Root) -> None:
