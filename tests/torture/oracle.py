@@ -216,8 +216,10 @@ class Oracle:
         before = followed.letters.get(original.id, FOREVER)
         if before < FOREVER and not any(each.done >= before for each in followed.sought):
             self.fail(f"{original} became a dead letter twice")
-        followed.letters[original.id] = self.now()
-        followed.claimed.add(original.id)
+        for each in self.stored.values():  # a retry's letter names what that was a copy of
+            if each.id == original.id or (is_retry(each.id[0]) and each.value == letter.value):
+                followed.letters[each.id] = self.now()
+                followed.claimed.add(each.id)
         given = len(followed.deliveries[original.id])
         if not given + self.reports_lost["s"]:
             self.fail(f"{original} became a dead letter, and nobody was given it")
