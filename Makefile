@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; ./run does the work and needs no make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture day cluster mutants models benchmark notebooks docs wheel clean
+.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture programs record-programs day cluster mutants models benchmark notebooks docs wheel clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -30,10 +30,10 @@ format: ## Rewrite the code in the project's format
 types: ## Check types alone
 	./run python -m mypy
 
-soak: ## Kill publishers, readers, brokers and consumers 1,400 times: every flight exactly once
+soak: ## Kill publishers, readers, brokers and consumers 2,200 times: every flight exactly once
 	./run python -m tests.soak --kills 200
 	./run python -m tests.soak.subscriptions --kills 1000
-	./run python -m tests.soak.without_spark --kills 200
+	./run python -m tests.soak.without_spark --kills 1000
 
 flips: ## Flip every third bit, and cut every file everywhere: a named error or the same rows
 	./run python -m tests.connector.topic_log.flips
@@ -41,8 +41,15 @@ flips: ## Flip every third bit, and cut every file everywhere: a named error or 
 simulate: ## Simulate a million schedules of the broker: make simulate SEED=1 SCHEDULES=250000
 	./run python -m tests.simulation --schedules $(or $(SCHEDULES),1000000) $(if $(SEED),--seed $(SEED))
 
-torture: ## Run 20,000 schedules of real readers, sinks and broker: make torture SEED=1
+torture: ## Run 25,000 schedules of real readers, sinks, brokers and programs: make torture SEED=1
 	./run python -m tests.torture --schedules 20000 $(if $(SEED),--seed $(SEED))
+	./run python -m tests.client_torture --schedules 5000 $(if $(SEED),--seed $(SEED))
+
+programs: ## Run the programs that were recorded on a real Pulsar, and print what differs here
+	./run python -m tests.programs
+
+record-programs: ## Record new and changed programs on a real Pulsar: make record-programs ALL=1
+	./run python -m benchmarks.peers record-programs $(if $(ALL),--all)
 
 verify-faults: ## Inject a thousand losses, doublings and swaps: topics verify has to find each
 	./run python -m tests.connector.verification $(if $(SEED),--seed $(SEED))
@@ -52,6 +59,10 @@ day: ## Simulate a day: 10,000 publications, five subscriptions, policies; files
 
 cluster: ## A Spark cluster and a Connect server as processes: kill a worker, kill the broker
 	./run test -m cluster tests/cluster
+
+stores: ## Real servers of S3's and Azure's protocols: the whole way, races, a line that fails
+	tests/stores/install
+	./run test -m stores tests/stores
 
 mutants: ## Break each promise on purpose: every test that holds it must fail
 	./run python -m tests.mutants

@@ -14,11 +14,11 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """Stands for `pulsar_spark.connector.data_source.PulsarliteDataSource`, and makes one."""
+    """Stands for `pulsar_spark.connector.spark.data_source.PulsarliteDataSource`, and makes one."""
 
     def __new__(cls, options: MutableMapping[str, str]) -> DataSource:  # type: ignore[misc]
         """A PulsarliteDataSource, never a DefaultSource: so `__init__` here is not called."""
-        from pulsar_spark.connector.data_source import PulsarliteDataSource
+        from pulsar_spark.connector.spark.data_source import PulsarliteDataSource
 
         return PulsarliteDataSource(options)
 

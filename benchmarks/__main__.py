@@ -1,7 +1,7 @@
 """Every benchmark, one after the other, each in a process of its own: `make benchmark`.
 
-Takes about two hours on two cores. docs/performance.md keeps what it printed, and
-says when.
+Takes about two hours on two cores. docs/laboratory.md keeps its figures with
+their dates, and docs/performance.md those of today.
 With names, only those: `python -m benchmarks broker cursor`.
 """
 

@@ -12,13 +12,10 @@ from statistics import median
 import numpy as np
 from pyroaring import BitMap
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.hosting.shards import changed
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.hosting.shards import changed
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     Command,
     InitialPosition,
     LedgerAdded,
@@ -26,8 +23,11 @@ from pulsar_spark.protocol.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.protocol.policies import TopicPolicies
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.protocol.policies import TopicPolicies
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.model.positions.position_set import PositionSet
 
 RUNS = 7
 MILLION = 1_000_000

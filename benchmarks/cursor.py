@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.records.stored_data import parse_json
-from pulsar_spark.records.stored_record import canonical_json
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.records.stored_data import parse_json
+from pulsar_spark.model.records.stored_record import canonical_json
 
 RUNS = 7
 Columns = tuple[np.ndarray[Any, Any], ...]

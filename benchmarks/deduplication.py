@@ -23,13 +23,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 import pulsar_spark
-from pulsar_spark.connector.sink.message_writer import write_messages
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.publishing.message_writer import write_messages
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.log.producing.hashing import java_string_hash_many
+from pulsar_spark.log.producing.message_router import partitions_of_keys
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Options
-from pulsar_spark.producing.hashing import java_string_hash_many
-from pulsar_spark.producing.message_router import partitions_of_keys
-from pulsar_spark.topic_name import TopicName
 
 Ids = NDArray[np.int64]
 ROWS_AT_ONCE = 10_000
@@ -148,7 +148,7 @@ def main() -> int:
     arguments = parser.parse_args()
     rising = in_rising_micro_batches(arguments.messages, arguments.batches)
     mixed = in_any_order(arguments.messages, arguments.batches)
-    wanted, wanted_mixed = len(np.unique(np.concatenate(rising))), arguments.messages // 2
+    requested, wanted_mixed = len(np.unique(np.concatenate(rising))), arguments.messages // 2
     print(
         "| what | seconds | messages a second | seen | expected |\n| --- | --- | --- | --- | --- |"
     )
@@ -166,7 +166,7 @@ def main() -> int:
         off = at_the_commit(folder, rising, arguments.tasks, enableDeduplication="false")
         line("published, duplicates too", off, sent, sent)
         on = at_the_commit(folder, rising, arguments.tasks, enableDeduplication="true")
-        line("deduplicated at the commit, ids rise", on, wanted, sent)
+        line("deduplicated at the commit, ids rise", on, requested, sent)
         mixed_folder = folder / "mixed"
         any_order = at_the_commit(mixed_folder, mixed, arguments.tasks, enableDeduplication="true")
         line("deduplicated at the commit, any order", any_order, wanted_mixed, len_of(mixed))

@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 import pulsar_spark
 from benchmarks.source_and_sink import Bench
-from pulsar_spark.connector.data_source import PulsarliteDataSource
-from pulsar_spark.connector.ledger_files.content_digest import content_digest
-from pulsar_spark.connector.sink import message_writer
-from pulsar_spark.connector.sink.stream_writer import MessageSink, PulsarliteStreamWriter
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.runtime.publishing import message_writer
+from pulsar_spark.connector.runtime.topics.topics import Root, options_of
+from pulsar_spark.connector.spark.data_source import PulsarliteDataSource
+from pulsar_spark.connector.spark.stream_writer import MessageSink, PulsarliteStreamWriter
+from pulsar_spark.connector.storage.data_files.content_digest import content_digest
 
 SIZES = ((2_000_000, 100), (500_000, 1_000))
 THROWN_AWAY = 5
@@ -112,12 +112,12 @@ def main() -> None:
         spark.dataSource.register(WithoutDigests)
         found = pairs(Bench(spark, folder, rows // asked.share, value_bytes), runs)
         spark.stop()
-        ratios = sorted(mine / twin for mine, twin in found)
+        ratios = sorted(mine / copied for mine, copied in found)
         share = share_of_a_task(folder, value_bytes, runs)
         print(
             f"| {rows // asked.share:,} of {value_bytes:,} bytes "
             f"| {statistics.median(mine for mine, _ in found):.2f} "
-            f"| {statistics.median(twin for _, twin in found):.2f} "
+            f"| {statistics.median(copied for _, copied in found):.2f} "
             f"| {statistics.median(ratios):.3f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) "
             f"| {share:.1%} |",
             flush=True,

@@ -17,13 +17,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_log.ledger_log import TopicState
-from pulsar_spark.topic_log.publication import NewLedger, Publication
-from pulsar_spark.topic_log.sequence_ranges import SequenceRange
+from pulsar_spark.log.ledger_commit import Commit
+from pulsar_spark.log.ledger_log import TopicState
+from pulsar_spark.log.publication import NewLedger, Publication
+from pulsar_spark.log.sequence_ranges import SequenceRange
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_set import PositionSet
 
 STOPS = (100, 1_000, 10_000, 100_000)
 TRIALS = 100

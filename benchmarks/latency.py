@@ -28,15 +28,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 import pulsar_spark
 from benchmarks.subscriptions import wait_for
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.system_topics.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.model.topic_name import TopicName
 
 MESSAGE = "key string, value binary"
 PARTITIONS = 4
 WARM_UP_S = 20
-LOOK_EVERY_S = 2.0
+POLL_EVERY_S = 2.0
 PARTS = (
     "made, to published: its file, Spark's task, the sink's commit",
     "to planned by the broker: the batch under way, its look, the offset's file",
@@ -110,7 +110,7 @@ class Bench:
         print_durations(run, progress)
         return waits_ms(taken), parts_ms(taken, appeared)
 
-    def twin(self, run: int, rate: int, seconds: int) -> Numbers:
+    def copied(self, run: int, rate: int, seconds: int) -> Numbers:
         """The same where a query writes Parquet and another reads what it wrote."""
         place = self.folder / f"latency-parquet-{run}"
         written = place / "written"
@@ -154,7 +154,7 @@ class Bench:
         taken.clear()
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
             appeared.look()
         measured = [each for each in taken if len(each.made_ms)]
         progress = {
@@ -193,8 +193,8 @@ def parts_ms(taken: Sequence[Taken], appeared: Appeared) -> Numbers:
 
 def print_durations(run: int, progress: dict[str, list[Any]]) -> None:
     """Medians of what Spark says of each query's micro-batches."""
-    for name, told in progress.items():
-        batches = [each["durationMs"] for each in told if each["numInputRows"]]
+    for name, reported in progress.items():
+        batches = [each["durationMs"] for each in reported if each["numInputRows"]]
         names = sorted({part for each in batches for part in each})
         print(f"run {run}, {name.partition(' of ')[0]}, {len(batches)} batches: ", end="")
         print(", ".join(
@@ -214,15 +214,15 @@ def print_parts(parts: Numbers) -> None:
 def print_latency(ours: Sequence[Numbers], theirs: Sequence[Numbers]) -> None:
     print("\n| | p50, ms | p99, ms | p99 to p50 | at most, ms |")
     print("| --- | --- | --- | --- | --- |")
-    mine, twin = (
+    mine, copied = (
         np.array([[*np.percentile(each, [50, 99]), each.max()] for each in side])
         for side in (ours, theirs)
     )
-    for name, side in (("broker and Shared consumer", mine), ("two hops of Spark's", twin)):
+    for name, side in (("broker and Shared consumer", mine), ("two hops of Spark's", copied)):
         tail = spread(side[:, 1] / side[:, 0], "{:.1f}")
         print(f"| {name} | {spread(side[:, 0])} | {spread(side[:, 1])} | {tail} | ", end="")
         print(f"{spread(side[:, 2])} |")
-    ratios = mine / twin
+    ratios = mine / copied
     print(f"| ratio | {spread(ratios[:, 0], '{:.2f}')} | {spread(ratios[:, 1], '{:.2f}')} | | |")
 
 
@@ -249,7 +249,7 @@ def main() -> None:
             waits, made_of = bench.ours(run, asked.rate, asked.seconds)
             ours.append(waits)
             parts.append(made_of)
-            theirs.append(bench.twin(run, asked.rate, asked.seconds))
+            theirs.append(bench.copied(run, asked.rate, asked.seconds))
     print(f"\n{asked.rate:,} messages a second for {asked.seconds} s, medians of {asked.runs} runs")
     print_latency(ours, theirs)
     print_parts(np.concatenate(parts))

@@ -23,19 +23,19 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.sink.message_writer import write_messages
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.source import stream_reader
-from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader, StreamReader
-from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.publishing.message_writer import write_messages
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.topics.activity import BUSY_S, KEPT_S
+from pulsar_spark.connector.runtime.topics.topics import Root, options_of
+from pulsar_spark.connector.spark import stream_reader
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.stream_reader import PulsarliteStreamReader, StreamReader
+from pulsar_spark.connector.spark.subscription_reader import SubscriptionStreamReader
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MEMORY, MemoryStore
-from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
-from pulsar_spark.connector.topic_log.news import BUSY_S, KEPT_S
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Scope
-from pulsar_spark.topic_name import TopicName
 
 BUSY = 10
 NEVER_MS = "999999999"

@@ -23,12 +23,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
 from benchmarks.subscriptions import wait_for
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.positions.ledger_info import BatchSizes
-from pulsar_spark.topic_log.publication import NewLedger
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileWriter
+from pulsar_spark.log.publication import NewLedger
+from pulsar_spark.model.positions.ledger_info import BatchSizes
+from pulsar_spark.model.topic_name import TopicName
 
 SIZES = (10, 100, 1_000, 10_000)
 LEDGERS_PER_COMMIT = 100
@@ -122,11 +122,11 @@ def main() -> None:
     write_ms: dict[int, list[int]] = {size: [] for size in SIZES}
     for size, root in roots.items():
         publish(root, size)
-    for turn in range(TURNS + 1):
+    for run_once in range(TURNS + 1):
         for size, root in roots.items():
-            read = reading(spark, root, folder / f"r-{size}-{turn}", asked.batches)
-            written = writing(spark, root, folder / f"w-{size}-{turn}", asked.batches)
-            if turn:  # the first round warms the JVM up
+            read = reading(spark, root, folder / f"r-{size}-{run_once}", asked.batches)
+            written = writing(spark, root, folder / f"w-{size}-{run_once}", asked.batches)
+            if run_once:  # the first round warms the JVM up
                 read_ms[size] += read
                 write_ms[size] += written
     print("| ledgers | reading, ms | against 10 | publishing, ms | against 10 |")

@@ -30,8 +30,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as PySpark's own documentation has it
 
 import pulsar_spark
-from pulsar_spark.connector.data_source import register
-from pulsar_spark.connector.spark.java_home import ensure_java
+from pulsar_spark.connector.spark.data_source import register
+from pulsar_spark.connector.spark.process.java_home import ensure_java
 
 PARTITIONS = 4
 KEYS = 100_000
@@ -164,10 +164,10 @@ def main() -> None:
     for name in asked.only or table:
         what, ours, theirs = table[name]
         pairs = [(ours(), theirs()) for _ in range(THROWN_AWAY + asked.runs)][THROWN_AWAY:]
-        ratios = sorted(twin / mine for mine, twin in pairs)
+        ratios = sorted(copied / mine for mine, copied in pairs)
         print(
             f"| {what} | {statistics.median(mine for mine, _ in pairs):.2f} "
-            f"| {statistics.median(twin for _, twin in pairs):.2f} "
+            f"| {statistics.median(copied for _, copied in pairs):.2f} "
             f"| {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |",
             flush=True,
         )

@@ -57,9 +57,9 @@ def begin(root: Path, **given: Any) -> None:
         while time.monotonic() < end_s and "read" not in stamps:
             time.sleep(0.02)
             for each in query.recentProgress:
-                told: dict[str, Any] = json.loads(each.json)
-                if told["numInputRows"]:
-                    planned = root / "consumer/offsets" / str(told["batchId"])
+                reported: dict[str, Any] = json.loads(each.json)
+                if reported["numInputRows"]:
+                    planned = root / "consumer/offsets" / str(reported["batchId"])
                     stamps |= {"granted": planned.stat().st_mtime, "read": time.time()}
         query.stop()
     print(json.dumps(stamps), flush=True)
@@ -112,7 +112,7 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="pulsarlite-benchmark-"))
     sides = [(HERE, "begin"), (HERE, "begin_embedded")]
-    sides += [(each.resolve(), "begin") for each in asked.beside]
+    sides += [(each.resolve(), "begin") for each in asked.in_background]
     taken: dict[tuple[Path, str], list[dict[str, float]]] = {each: [] for each in sides}
     for _ in range(asked.runs):
         for side in sides:

@@ -39,13 +39,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
-from pulsar_spark.connector.system.hosted_topics import last_shards
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
-from pulsar_spark.connector.topic_log.news import BUSY_S, KEPT_S
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.protocol.ready import Stepped
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.broker.protocol.ready import Stepped
+from pulsar_spark.connector.runtime.system_topics.hosted_topics import last_shards
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.system_topics.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.runtime.topics.activity import BUSY_S, KEPT_S
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 
 SUBSCRIPTION = "s"
 PARTITIONS = 4
@@ -76,7 +76,7 @@ class Dispatched:
         self._log = SystemTopic(root, DISPATCH)
         self._root = root
         self._ledger = root.open(TopicName.parse(topic))
-        self._heard = self._log.refresh()
+        self._observed = self._log.refresh()
         self._steps: dict[TopicPartition, Stepped] = {}
 
     def is_connected(self, consumers: int) -> bool:
@@ -88,11 +88,11 @@ class Dispatched:
         """Whether all that the log has is acknowledged."""
         stop = self._log.refresh()
         mine = (self.topic, "")
-        for stored in self._log.read(self._heard, stop, keep=lambda a, s: (a.topic, s) == mine):
+        for stored in self._log.read(self._observed, stop, keep=lambda a, s: (a.topic, s) == mine):
             item = stored.record.item()
             if isinstance(item, Stepped):
-                self._steps[stored.record.about] = item
-        self._heard = stop
+                self._steps[stored.record.topic_partition] = item
+        self._observed = stop
         ledger = self._ledger
         ledger.refresh()
         for partition in range(PARTITIONS):
@@ -125,18 +125,18 @@ class Bench:
         self._runs += 1
         topic, place = f"t-{self._runs}", self.folder / f"run-{self._runs}"
         self.root.open_or_create(TopicName.parse(topic), PARTITIONS)
-        heard = Dispatched(self.root, topic)
+        observed = Dispatched(self.root, topic)
         queries = [
             self.consumer(place / f"consumer-{number}", topic=topic, subscriptionType=kind)
             for number in range(CONSUMERS)
         ]
-        wait_for(lambda: heard.is_connected(CONSUMERS), queries)
+        wait_for(lambda: observed.is_connected(CONSUMERS), queries)
         options = {"topic": topic, "serviceUrl": self.root.service_url}
         self._publish(place, self._files[:1], "pulsarlite", options)
-        wait_for(heard.is_done, queries)
+        wait_for(observed.is_done, queries)
         begun_s = time.monotonic()
         self._publish(place, self._files[1:], "pulsarlite", options)
-        wait_for(heard.is_done, queries)
+        wait_for(observed.is_done, queries)
         took_s = time.monotonic() - begun_s
         taken = sum(map(rows_of, queries))
         stop(queries)
@@ -196,8 +196,8 @@ def throughput(bench: Bench, runs: int) -> None:
             (bench.consumed(kind), bench.read_from_parquet()) for _ in range(THROWN_AWAY + runs)
         ][THROWN_AWAY:]
         ours = bench.rows / statistics.median(mine for mine, _ in pairs)
-        theirs = bench.rows / statistics.median(twin for _, twin in pairs)
-        ratios = sorted(twin / mine for mine, twin in pairs)
+        theirs = bench.rows / statistics.median(copied for _, copied in pairs)
+        ratios = sorted(copied / mine for mine, copied in pairs)
         print(
             f"| {kind} | {ours:,.0f} | {theirs:,.0f} | {statistics.median(ratios):.2f} "
             f"({ratios[0]:.2f} to {ratios[-1]:.2f}) |",
@@ -214,7 +214,7 @@ def acknowledging(bench: Bench) -> None:
         "encode(cast(id as string), 'utf-8') as value"
     )
     values.write.format("pulsarlite").options(topic=topic).mode("append").save(root)
-    heard = Dispatched(bench.root, topic)
+    observed = Dispatched(bench.root, topic)
     query = bench.consumer(
         place / "consumer", topic=topic, subscriptionType="Shared", ackMode="manual"
     )
@@ -235,11 +235,11 @@ def acknowledging(bench: Bench) -> None:
         done = part * (number + 1)
 
         def is_known(left: int = ACKNOWLEDGED - done) -> bool:
-            return backlog(bench.root, heard.topic) == left
+            return backlog(bench.root, observed.topic) == left
 
         wait_for(is_known, [query])
         took_s = time.monotonic() - begun_s
-        held = state_bytes(bench.root, heard.topic)
+        held = state_bytes(bench.root, observed.topic)
         print(f"| {done:,} | {took_s:.1f} | {held:,} |", flush=True)
     stop([query])
 
@@ -267,10 +267,10 @@ def many_topics(bench: Bench, runs: int) -> None:
 
 def seconds_of_round(bench: Bench, query: StreamingQuery, rows: DataFrame) -> float:
     """From before the rows are published until the consumer had them."""
-    wanted = rows_of(query) + rows.count()
+    requested = rows_of(query) + rows.count()
     begun_s = time.monotonic()
     rows.write.format("pulsarlite").mode("append").save(bench.root.service_url)
-    wait_for(lambda: rows_of(query) >= wanted, [query])
+    wait_for(lambda: rows_of(query) >= requested, [query])
     return time.monotonic() - begun_s
 
 
@@ -343,8 +343,8 @@ def state_bytes(root: Root, topic: str) -> int:
     held = last_shards(dispatch, dispatch.refresh())[1]
     return sum(
         len(data)
-        for about, shards in held.items()
-        if about.topic == topic
+        for topic_partition, shards in held.items()
+        if topic_partition.topic == topic
         for data in shards.values()
     )
 

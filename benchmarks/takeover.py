@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.broker.sign_of_life import DEAD_AFTER_MS
+from pulsar_spark.connector.runtime.broker.broker_heartbeat import DEAD_AFTER_MS
 
 POLL_S = 0.1
 DEADLINE_S = 300.0

@@ -39,9 +39,9 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from pyspark.sql.types import BinaryType, StructType
 
 from pulsar_spark import pulsar, telemetry
-from pulsar_spark.connector.functions.processing import Processor
-from pulsar_spark.connector.sink.stream_writer import MessageSink
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.runtime.topics.topics import Root, options_of
+from pulsar_spark.connector.spark.functions.processing import Processor
+from pulsar_spark.connector.spark.stream_writer import MessageSink
 
 BATCH = 10_000
 OFF, ON, SOME, ALL = "off", "on", "1 in 100", "all"
@@ -67,8 +67,8 @@ def main() -> None:
     metrics.set_meter_provider(MeterProvider())
     payload = b"x" * given.bytes
     for name, share in (("process", 100), ("own", 1)):
-        turn = partial(processed, payload=payload, messages=given.messages, share=share)
-        show(name, measured(turn, given.rounds))
+        run_once = partial(processed, payload=payload, messages=given.messages, share=share)
+        show(name, measured(run_once, given.rounds))
     show("sink", measured(lambda how: written(how, payload, given.messages * 10), given.rounds))
     with (
         tempfile.TemporaryDirectory() as root,
@@ -79,13 +79,13 @@ def main() -> None:
         )
 
 
-def measured(turn: Turn, rounds: int) -> dict[str, list[float]]:
+def measured(run_once: Turn, rounds: int) -> dict[str, list[float]]:
     """Seconds by setting; the first round warms up."""
     found: dict[str, list[float]] = {each: [] for each in SETTINGS}
     for number in range(rounds + 1):
         first = number % len(SETTINGS)
         for how in SETTINGS[first:] + SETTINGS[:first]:
-            seconds = turn(how)
+            seconds = run_once(how)
             if number:
                 found[how].append(seconds)
     return found
@@ -133,8 +133,8 @@ def contexts(how: str, messages: int) -> Iterator[Any]:
     for first in range(0, messages, 100):
         sampled = how == ALL or first % 10_000 == 0
         flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if sampled else 0)
-        told = trace.SpanContext(first + 1, first + 1, is_remote=False, trace_flags=flags)
-        span = trace.NonRecordingSpan(trace.INVALID_SPAN_CONTEXT if how in (OFF, ON) else told)
+        reported = trace.SpanContext(first + 1, first + 1, is_remote=False, trace_flags=flags)
+        span = trace.NonRecordingSpan(trace.INVALID_SPAN_CONTEXT if how in (OFF, ON) else reported)
         with trace.use_span(span):
             for _ in range(min(100, messages - first)):
                 yield NOTHING

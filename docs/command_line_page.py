@@ -6,7 +6,7 @@ from argparse import Action, ArgumentParser, _SubParsersAction
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pulsar_spark.connector.command_line.command_line import COMMANDS, parser_of
+from pulsar_spark.connector.tools.command_line.command_line import COMMANDS, parser_of
 from pulsar_spark.options.topic_policies import POLICIES
 
 HEAD: Final = """\
@@ -14,7 +14,7 @@ HEAD: Final = """\
 
 `pulsarlite COMMAND` looks after topics, sends and receives. Only `demo` and `standalone` start
 Spark; the others need neither Spark nor Java. This page is made from the
-[commands](../connector/command_line/command_line.py).
+[commands](../connector/tools/command_line/command_line.py).
 
 ```sh
 export PULSARLITE_SERVICE_URL=/data/pulsarlite  # or --service-url with each

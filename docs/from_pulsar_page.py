@@ -15,18 +15,18 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from pulsar_spark.connector.command_line.command_line import parser_of
+from pulsar_spark.connector.tools.command_line.command_line import parser_of
 
 RECORDED: Final = Path(__file__).parents[1] / "tests" / "recorded" / "pulsar-admin-4.0.json"
 HEAD: Final = """\
 # From Pulsar's pulsar-admin
 
 Each command of the groups `topics`, `namespaces`, `tenants` and `schemas` of `pulsar-admin`
-{version} (commands for subscriptions are among those of `topics`), and what there is here. What is
-refused ends with 1, and one line on standard error says why; with `--json` the answer is printed as
-JSON. [The command line](command-line.md) has the options, which are Pulsar's where a command has
-its name, but for [some](#options-that-are-not-here). The same in Python, without Spark, is
-`pulsar_spark.Admin`:
+{version} (commands for subscriptions are among those of `topics`), and its counterpart here. A
+refused command ends with 1 and one line of explanation on standard error; with `--json` the answer
+is printed as JSON. [The command line](command-line.md) has the options, which are Pulsar's where a
+command has its name, except [some](#options-that-are-not-here). The same in Python, without Spark,
+is `pulsar_spark.Admin`:
 
 ```python
 admin = pulsar_spark.Admin("s3://bucket/prefix")
@@ -35,34 +35,35 @@ admin.subscriptions.reset_cursor("orders", "billing", "0:17:2")
 admin.topics.delete("orders", force=True)
 ```
 
-## What is otherwise
-- **A deleted topic, and one that is made again under its name, are two.** No message id comes
-  again, and an old checkpoint, consumer, producer or admin's command is refused with
-  `TOPIC_DELETED` ([decision 0128](decisions/0128-a-deleted-topics-log-goes-on.md)). A query that
-  reads by a pattern goes on without a deleted topic, and reads a new one from its beginning; of
-  several that are named a consumer goes on without it, and a query with `failOnDataLoss` off. A
-  query that publishes, or begins anew, means whichever topic has the name, and makes one if there
-  is none (unless `allowAutoTopicCreation` is off).
+## Differences
+- **A deleted topic, and a later one of its name, are two topics.** No message id returns, and an
+  old checkpoint, consumer, producer or admin's command is refused with
+  `TOPIC_DELETED` ([decision 0037](decisions/0037-deleting-a-topic-is-a-commit.md)). A query that
+  reads by a pattern continues without a deleted topic, and reads a new one from its beginning; of
+  several named topics a consumer continues without it, and so does a query with `failOnDataLoss`
+  off. A query that publishes, or a new query, uses the topic that has the name, and creates one if
+  there is none (unless `allowAutoTopicCreation` is off).
 - `topics delete` is refused while the topic has subscriptions, or producers with an access mode,
-  unless `--force`; readers are known to nobody. `topics truncate` and `topics trim` are refused
-  while a subscription has not acknowledged what would go, and `namespaces clear-backlog` while one
-  has a backlog (Pulsar asks at the terminal), unless `--force`.
+  unless `--force`; readers are not registered. `topics truncate` and `topics trim` are
+  refused while a subscription has not acknowledged the messages, and `namespaces clear-backlog`
+  while one has a backlog (Pulsar asks at the terminal), unless `--force`.
 - `topics skip -n`, `examine-messages -m` and `peek-messages -n` count messages, where Pulsar counts
   entries (batches): as the backlog does here.
-- `reset-cursor -m` goes on **at** that message, with `-e` behind it. `-t 3h` goes on at the first
-  message that was published three hours ago or later. `expire-messages -t` lets go of what is
-  older, not of what is just as old; `-p` of the message of that id too.
-- Commands about subscriptions wait for the broker, and say how to start one if none answers. What
-  was asked stands in the log, and is done when one comes.
-- `get-message-id -d` names the message at which `reset-cursor` to that time goes on, for each
-  partition; where nothing was published since, that there is none.
-- Delayed messages never come early, unless a policy says so (`set-delayed-delivery
-  --disable-strict`). In Pulsar they do: `isDelayedDeliveryDeliverAtTimeStrict` is a setting of its
-  broker, for all topics.
-- `set-subscription-expiration-time` deletes what nobody was connected to for that time **while this
-  broker ran**: one that has just started counts from then. The same may be said of one topic.
-- A namespace and a tenant come into being with their first topic. `namespaces create` and `tenants
-  create` are there, and nothing needs them.
+- `reset-cursor -m` continues **at** that message, with `-e` after it. `-t 3h` continues at the
+  first message that was published three hours ago or later. `expire-messages -t` acknowledges older
+  messages, not those of exactly that age; `-p` includes the message of that id.
+- Commands about subscriptions wait for the broker, and print how to start one if none answers. The
+  request stays in the log, and is executed when a broker comes.
+- `get-message-id -d` names the message at which `reset-cursor` to that time continues, for each
+  partition; if nothing was published since, it prints that there is none.
+- Delayed messages are never early, unless a policy allows it (`set-delayed-delivery
+  --disable-strict`). In Pulsar they may be: `isDelayedDeliveryDeliverAtTimeStrict` is a setting of
+  its broker, for all topics.
+- `set-subscription-expiration-time` deletes subscriptions without a connected consumer for that
+  time **while this broker ran**: a broker that has just started counts from then. One topic may
+  have a value of its own.
+- A namespace and a tenant are created with their first topic. `namespaces create` and `tenants
+  create` exist, and nothing needs them.
 """
 
 _RIGHTS: Final = "nobody logs in: who may read and write the folder or bucket, may"
@@ -187,8 +188,8 @@ def _rows(group: str, known: list[str]) -> Iterator[tuple[str, str]]:
     """(commands, verdict): what is read, set and removed in one row if they have one answer."""
     rows: dict[tuple[str, str], list[str]] = {}
     for command in known:
-        about = re.sub(r"^(get|set|remove)-", "", command)
-        rows.setdefault((about, verdict(group, command)), []).append(command)
+        topic_partition = re.sub(r"^(get|set|remove)-", "", command)
+        rows.setdefault((topic_partition, verdict(group, command)), []).append(command)
     for (_, said), names in rows.items():
         yield ", ".join(f"`{each}`" for each in names), said
 

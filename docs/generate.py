@@ -14,13 +14,14 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from docs import command_line_page, from_pulsar_page
 from pulsar_spark import errors
-from pulsar_spark.connector.ack_sink.acknowledgment_sink import ACK_COLUMNS
-from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
-from pulsar_spark.connector.statistics import internal_stats
-from pulsar_spark.connector.statistics.opentelemetry_gauges import GAUGES
-from pulsar_spark.connector.statistics.prometheus_text import METRICS, OWN
-from pulsar_spark.connector.views import topic_stats
-from pulsar_spark.connector.views.view_columns import VIEWS, View
+from pulsar_spark.connector.inspect.statistics import internal_stats
+from pulsar_spark.connector.inspect.statistics.opentelemetry_gauges import GAUGES
+from pulsar_spark.connector.inspect.statistics.prometheus_text import METRICS, OWN
+from pulsar_spark.connector.inspect.views import topic_stats
+from pulsar_spark.connector.inspect.views.view_columns import VIEWS, View
+from pulsar_spark.connector.runtime.topics.message_columns import READ_COLUMNS
+from pulsar_spark.connector.spark.acknowledgment_sink import ACK_COLUMNS
+from pulsar_spark.connector.spark.column_types import write_types
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import markdown_table
 from pulsar_spark.options.policy_units import SWITCH
@@ -33,13 +34,45 @@ OPTIONS = """\
 # Options and columns
 
 Options of `format("pulsarlite")`. Names are compared without regard to case; an unknown one is an
-error that offers the nearest. Options `storage.NAME` are those of the object store, such as
-`storage.aws_endpoint`; an unknown one is an error too. A request that finds no answer is sent again
-`storage.max_retries` times (10), with growing pauses, and for `storage.retry_timeout` (3m) at most;
-then the query ends with `STORAGE_UNAVAILABLE`, and may be started again. This page is made from
+error that offers the nearest. This page is made from
 [options.py](../pulsar_spark/options/options.py).
 
+## The seven options of most uses
+
 """
+SEVEN = (
+    "serviceUrl", "topic", "startingOffsets", "subscriptionName", "subscriptionType", "ackMode",
+    "maxRedeliverCount",
+)  # fmt: skip
+"""The options that most jobs need; the page begins with them."""
+OPTIONS_REST = """
+A Reader needs the first three, a sink the first two. The others make a query a consumer of a
+subscription: how consumers share it, whether its messages are acknowledged by hand, and after how
+many redeliveries a message becomes a dead letter. `maxMessagesPerTrigger` bounds a micro-batch, and
+`numPartitions` counts when a sink creates the topic. `checkpointLocation` is Spark's own.
+
+## All options
+
+Options `storage.NAME` are those of the object store, such as `storage.aws_endpoint`; an unknown one
+is an error too. A request that finds no answer is sent again with backoff, for
+`storage.retry_timeout` (3m) and `storage.max_retries` times (1000) at most, and ten times to a
+service that has never answered; then the query ends with `STORAGE_UNAVAILABLE`, and may be
+restarted.
+"""
+GROUPS = {
+    "serviceUrl": "Root and topics",
+    "startingOffsets": "Where reading begins and ends, and the size of a micro-batch",
+    "view": "Views of the queue",
+    "statsIntervalSeconds": "Statistics, losses, compaction, new topics",
+    "subscriptionName": "Subscriptions",
+    "ackMode": "Acknowledging, redelivery, dead letters",
+    "receiverQueueSize": "Receiver queue and lease",
+    "maxPendingChunkedMessage": "Chunked messages and typed values, when reading",
+    "ackReceiptEnabled": "Sinks that acknowledge",
+    "numPartitions": "Publishing: topic, routing, entries, delays, chunks, schema",
+    "producerName": "Producers, deduplication, transactions",
+}
+"""The headings of the table of options, by the option that comes first below each."""
 READ = """
 ## Columns of a source
 
@@ -60,23 +93,23 @@ number of milliseconds.
 ACKNOWLEDGE = """
 ## Columns of a sink that acknowledges
 
-With `subscriptionName` a sink publishes nothing: each row says what became of a message. A message
-is named by its id and `topic`, as they were read; a `batch_index` of null or -1 is the whole entry.
-`ack_type`, in any case, is `Individual` (also null), `Cumulative` (not where consumers share),
-`Negative` (again, after `delay` or the consumer's own), `ReconsumeLater` (to the retry letter
-topic) or `DeadLetter` (to the dead letter topic at once). With `attempt`, as it was read, a message
-that went out again meanwhile is left alone, and so is one that was delivered before a seek.
-`properties` and `error` go to the copy: `error` as `ERROR`. `delay` is a text such as `30s`, an
-interval, or milliseconds, as is `delay_ms`. `process` makes such rows, and `acknowledge` and its
+With `subscriptionName` a sink publishes nothing: each row has the outcome of a message. A message
+is identified by its id and `topic`, as they were read; a `batch_index` of null or -1 is the whole
+entry. `ack_type`, in any case, is `Individual` (also null), `Cumulative` (not where consumers
+share), `Negative` (redelivered after `delay` or the consumer's own), `ReconsumeLater` (to the
+retry letter topic) or `DeadLetter` (to the dead letter topic immediately). With `attempt`, as it
+was read, a row has no effect if its message was redelivered meanwhile, or was delivered before a
+seek. `properties` and `error` go to the copy: `error` as `ERROR`. `delay` is a text such as `30s`,
+an interval, or milliseconds, as is `delay_ms`. `process` makes such rows, and `acknowledge` and its
 relatives write them: [subscriptions](subscriptions.md).
 
 """
 POLICIES_TEXT = """\
 # Policies
 
-What is said of a topic, or of all topics of a namespace: what stays, how far behind a subscription
-may be, how many may take part. Each has three commands, with the names and flags of `pulsar-admin`,
-for `topics` and for `namespaces`, and three methods:
+Policies are settings of a topic, or of all topics of a namespace, such as retention, backlog quotas
+and limits. Each has three commands, with the names and flags of `pulsar-admin`, for `topics` and
+for `namespaces`, and three methods:
 
 ```
 pulsarlite topics set-retention orders --time 3d --size 10G
@@ -88,24 +121,24 @@ pulsarlite namespaces set-backlog-quota acme/eu --limit 10G --policy producer_re
 orders = pulsar_spark.Policies("orders", service_url="s3://bucket/prefix")  # or "acme/eu"
 orders.set(retention_time="3d", retention_size="10G")
 orders.get()  # {'retention_time': 259200, 'retention_size': 10737418240}
-orders.applied()["retention_time"]  # what counts, and who says so
+orders.applied()["retention_time"]  # the value in effect, and its source
 orders.remove("retention_time", "retention_size")
 ```
 
-**Which one counts**, for each setting by itself: an option of the sink or source, where there is
-one; else the topic's word; else its namespace's; else the default. `get-... --applied` says which,
-and why. `policies` prints all; `--json` prints times in seconds and sizes in bytes.
+**The value in effect**, for each setting by itself: an option of the sink or source, where there is
+one; else the topic's; else its namespace's; else the default. `get-... --applied` prints it with
+its source. `policies` prints all; `--json` prints times in seconds and sizes in bytes.
 
-**When**: nothing has to be started anew. The broker hears a topic's word with its next step, and a
-namespace's within five seconds; a sink and a producer with what they publish next.
+**When**: nothing has to be restarted. A topic's value takes effect with the broker's next step, a
+namespace's within five seconds; in a sink and a producer with their next publication.
 
 | policy | setting | takes | default | what it does |
 | --- | --- | --- | --- | --- |
 """
 POLICIES_END = """
-`set-NAME` takes the flags below. Names of Pulsar that differ between its `topics`, `topicPolicies`
-and `namespaces` are all known to both. Where `pulsar-admin` has no such command, Pulsar has a
-setting of its broker, for all topics.
+`set-NAME` takes the flags below. Pulsar's names that differ between its `topics`, `topicPolicies`
+and `namespaces` are known to both. Where `pulsar-admin` has no such command, Pulsar has a setting
+of its broker, for all topics.
 
 | policy | flags | also called |
 | --- | --- | --- |
@@ -119,8 +152,8 @@ ERRORS = """\
 # Errors
 
 Every error that Pulsarlite raises on purpose is a `pulsar_spark.PulsarliteError`. Its text is its
-condition in brackets, then what happened and what to do. PySpark wraps what a data source raises
-into errors of its own (`AnalysisException`, `StreamingQueryException`): ours is then the line that
+condition in brackets, then the event and the remedy. PySpark wraps errors of a data source into
+errors of its own (`AnalysisException`, `StreamingQueryException`): ours is then the line that
 begins with `pulsar_spark.errors.`, near the end of the text.
 
 | condition | class | when |
@@ -143,6 +176,18 @@ INTERNAL = {
 TABLES_END = "<!-- /tables -->"
 
 
+def option_tables() -> tuple[str, str]:
+    """The table of the seven, and those of all options by subject."""
+    head, line, *rows = markdown_table().splitlines()
+    by_name = {row.split("`")[1]: row for row in rows}
+    table = f"{head}\n{line}\n"
+    seven = table + "".join(f"{by_name[name]}\n" for name in SEVEN)
+    missing = GROUPS.keys() - by_name.keys()
+    assert not missing, f"no such options: {missing}"
+    headings = {name: f"\n### {title}\n\n{table}" for name, title in GROUPS.items()}
+    return seven, "".join(f"{headings.get(name, '')}{row}\n" for name, row in by_name.items())
+
+
 def options_page() -> str:
     """docs/options.md."""
     read = "".join(
@@ -158,14 +203,13 @@ def options_page() -> str:
         f"| `{name}` | {' or '.join(each.simpleString() for each in types)} |\n"
         for name, types in ACK_COLUMNS.items()
     )
-    return "".join(
-        (
-            MADE, OPTIONS, markdown_table().rstrip("\n"), "\n", READ,
-            "| column | type | nullable | what it is |\n| --- | --- | --- | --- |\n", read,
-            WRITE, "| column | type |\n| --- | --- |\n", write,
-            ACKNOWLEDGE, "| column | type |\n| --- | --- |\n", acknowledge,
-        )
-    )  # fmt: skip
+    seven, groups = option_tables()
+    columns = "| column | type |\n| --- | --- |\n"
+    return (
+        f"{MADE}{OPTIONS}{seven}{OPTIONS_REST}{groups}{READ}"
+        f"| column | type | nullable | what it is |\n| --- | --- | --- | --- |\n{read}"
+        f"{WRITE}{columns}{write}{ACKNOWLEDGE}{columns}{acknowledge}"
+    )
 
 
 def errors_page() -> str:
@@ -240,7 +284,7 @@ def monitoring_page() -> str:
 
 def _metrics_table() -> str:
     rows = "".join(
-        f"| `{each.name}` | {each.about} | {each.meaning} |\n"
+        f"| `{each.name}` | {each.topic_partition} | {each.meaning} |\n"
         for each in (*METRICS, *OWN)
         if each.value is not None
     )
@@ -260,8 +304,8 @@ def _gauges_table() -> str:
 
 def _internal(what: str) -> str:
     fields = INTERNAL[what]
-    rows = "".join(f"| `{each.name}` | {each.meaning} |\n" for each in fields if each.is_there)
-    missing = _reasons((each.name, each.meaning) for each in fields if not each.is_there)
+    rows = "".join(f"| `{each.name}` | {each.meaning} |\n" for each in fields if each.exists)
+    missing = _reasons((each.name, each.meaning) for each in fields if not each.exists)
     title = f"Of `{what}`" if what else "### Fields of stats-internal"
     return (
         f"{title}\n\n| field | what it is |\n| --- | --- |\n{rows}\n"

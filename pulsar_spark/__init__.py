@@ -17,26 +17,33 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
-    from pulsar_spark.connector.admin.admin import Admin
-    from pulsar_spark.connector.broker.broker_query import standalone
     from pulsar_spark.connector.client.client import Client
-    from pulsar_spark.connector.data_source import register, stats
-    from pulsar_spark.connector.functions.acknowledging import (
+    from pulsar_spark.connector.inspect.verification.verify import verify
+    from pulsar_spark.connector.inspect.views.queue_dataset import dataset
+    from pulsar_spark.connector.runtime.housekeeping.redrive import redrive
+    from pulsar_spark.connector.runtime.system_topics.subscription_admin import (
+        redeliver_unacknowledged_messages,
+    )
+    from pulsar_spark.connector.runtime.topics.policies import Policies
+    from pulsar_spark.connector.spark.data_source import register, stats
+    from pulsar_spark.connector.spark.functions.acknowledging import (
         acknowledge,
         acknowledge_cumulative,
         negative_acknowledge,
         reconsume_later,
     )
-    from pulsar_spark.connector.functions.batch_transaction import transaction
-    from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
-    from pulsar_spark.connector.housekeeping.redrive import redrive
-    from pulsar_spark.connector.session import session
-    from pulsar_spark.connector.shipping import ship
-    from pulsar_spark.connector.system.subscription_admin import redeliver_unacknowledged_messages
-    from pulsar_spark.connector.topic_log.policies import Policies
-    from pulsar_spark.connector.verification.verify import verify
-    from pulsar_spark.connector.views.queue_dataset import dataset
+    from pulsar_spark.connector.spark.functions.batch_transaction import transaction
+    from pulsar_spark.connector.spark.functions.processing import (
+        Message,
+        Reject,
+        RetryLater,
+        process,
+    )
+    from pulsar_spark.connector.spark.session import session
+    from pulsar_spark.connector.spark.shipping import ship
+    from pulsar_spark.connector.tools.admin.admin import Admin
     from pulsar_spark.errors import PulsarliteError
+    from pulsar_spark.state.broker_query import standalone
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
@@ -48,29 +55,31 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME_OF = {
-    "Admin": "pulsar_spark.connector.admin.admin",
+    "Admin": "pulsar_spark.connector.tools.admin.admin",
     "Client": "pulsar_spark.connector.client.client",
-    "Message": "pulsar_spark.connector.functions.processing",
-    "Policies": "pulsar_spark.connector.topic_log.policies",
+    "Message": "pulsar_spark.connector.spark.functions.processing",
+    "Policies": "pulsar_spark.connector.runtime.topics.policies",
     "PulsarliteError": "pulsar_spark.errors",
-    "Reject": "pulsar_spark.connector.functions.processing",
-    "RetryLater": "pulsar_spark.connector.functions.processing",
-    "acknowledge": "pulsar_spark.connector.functions.acknowledging",
-    "acknowledge_cumulative": "pulsar_spark.connector.functions.acknowledging",
-    "dataset": "pulsar_spark.connector.views.queue_dataset",
+    "Reject": "pulsar_spark.connector.spark.functions.processing",
+    "RetryLater": "pulsar_spark.connector.spark.functions.processing",
+    "acknowledge": "pulsar_spark.connector.spark.functions.acknowledging",
+    "acknowledge_cumulative": "pulsar_spark.connector.spark.functions.acknowledging",
+    "dataset": "pulsar_spark.connector.inspect.views.queue_dataset",
     "deduplicate": "pulsar_spark.state.deduplication_processor",
-    "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
-    "process": "pulsar_spark.connector.functions.processing",
-    "reconsume_later": "pulsar_spark.connector.functions.acknowledging",
-    "redeliver_unacknowledged_messages": "pulsar_spark.connector.system.subscription_admin",
-    "redrive": "pulsar_spark.connector.housekeeping.redrive",
-    "register": "pulsar_spark.connector.data_source",
-    "session": "pulsar_spark.connector.session",
-    "ship": "pulsar_spark.connector.shipping",
-    "standalone": "pulsar_spark.connector.broker.broker_query",
-    "stats": "pulsar_spark.connector.data_source",
-    "transaction": "pulsar_spark.connector.functions.batch_transaction",
-    "verify": "pulsar_spark.connector.verification.verify",
+    "negative_acknowledge": "pulsar_spark.connector.spark.functions.acknowledging",
+    "process": "pulsar_spark.connector.spark.functions.processing",
+    "reconsume_later": "pulsar_spark.connector.spark.functions.acknowledging",
+    "redeliver_unacknowledged_messages": (
+        "pulsar_spark.connector.runtime.system_topics.subscription_admin"
+    ),
+    "redrive": "pulsar_spark.connector.runtime.housekeeping.redrive",
+    "register": "pulsar_spark.connector.spark.data_source",
+    "session": "pulsar_spark.connector.spark.session",
+    "ship": "pulsar_spark.connector.spark.shipping",
+    "standalone": "pulsar_spark.state.broker_query",
+    "stats": "pulsar_spark.connector.spark.data_source",
+    "transaction": "pulsar_spark.connector.spark.functions.batch_transaction",
+    "verify": "pulsar_spark.connector.inspect.verification.verify",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
 

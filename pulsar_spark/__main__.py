@@ -11,7 +11,7 @@ from importlib import import_module
 
 def main() -> int:
     """Run the command line on `sys.argv`; the process's exit status."""
-    command_line = import_module("pulsar_spark.connector.command_line.command_line")
+    command_line = import_module("pulsar_spark.connector.tools.command_line.command_line")
     return int(command_line.main(sys.argv[1:]) or 0)
 
 

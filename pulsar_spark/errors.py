@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""The errors, as one tree.
 
 Invariants: each class has a stable `condition` that a program can match on: its name, `DATA_LOSS`
 for `DataLossError`; every message says what happened and what to do; and every error pickles (it
@@ -92,6 +92,10 @@ class TopicDeletedError(TopicNotFoundError):
     """A topic was deleted; one that was made again under its name is another."""
 
 
+class TopicReplacedError(PulsarliteError):
+    """A topic's folder was removed or replaced by hand, and its subscriptions know the old one."""
+
+
 class TopicTerminatedError(PulsarliteError):
     """A topic takes no messages any more (Pulsar's TopicTerminatedException)."""
 
@@ -171,12 +175,16 @@ class InvalidTxnStatusError(PulsarliteError):
     """A transaction was aborted before it could be committed (InvalidTxnStatusException)."""
 
 
+class TransactionConflictError(PulsarliteError):
+    """A transaction acknowledges what is acknowledged already (TransactionConflictException)."""
+
+
 class DataLossError(PulsarliteError):
     """An offset names messages that were trimmed away."""
 
 
 class VerificationError(PulsarliteError):
-    """What is there is not what was published, as `pulsarlite topics verify` found."""
+    """The stored messages differ from the published ones, as `pulsarlite topics verify` found."""
 
 
 class FencedError(PulsarliteError):
@@ -208,7 +216,7 @@ class StorageError(PulsarliteError):
 
 
 class UnreadableFileError(StorageError):
-    """What is stored there can't be read: no rights to it, or a failing disk."""
+    """A stored file can't be read: its rights are missing, or the disk fails."""
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
@@ -218,8 +226,28 @@ class ObjectNotFoundError(StorageError, FileNotFoundError):
     """
 
 
-class BucketNotFoundError(StorageError):
+class StorageRefusedError(StorageError):
+    """The object store refuses what was asked, and will until something is set otherwise."""
+
+
+class BucketNotFoundError(StorageRefusedError):
     """The bucket, or container, of the serviceUrl is not there."""
+
+
+class StorageCredentialsError(StorageRefusedError):
+    """There are no credentials for the object store, or it does not take them."""
+
+
+class StorageAccessDeniedError(StorageRefusedError):
+    """The credentials for the object store may not do what was asked."""
+
+
+class StorageSettingsError(StorageRefusedError):
+    """A setting of the object store is wrong: its endpoint, its region, http, or the clock."""
+
+
+class ConditionalWriteError(StorageRefusedError):
+    """The object store ignores the condition of a write: commits would overwrite each other."""
 
 
 class StorageUnavailableError(StorageError):
@@ -252,5 +280,15 @@ class BrokerRefusedError(PulsarliteError):
         return BrokerRefusedError, (self.error, self.message)
 
 
+def replaced(topic: str) -> TopicReplacedError:
+    """The error that a broker met another log than the one of which it knows."""
+    return TopicReplacedError(
+        f"Topic {topic} is not the one that its subscriptions know: its folder was removed or "
+        "replaced by hand. Nothing of it is dispatched, as its first messages would be taken for "
+        "acknowledged. Bring the folder back from a copy, or publish under another name; to end a "
+        "topic, use pulsarlite topics delete."
+    )
+
+
 DAMAGE: Final = (CorruptFileError, FutureVersionError, UnreadableFileError)
-"""What keeps one topic from being read: who looks at several goes on with the others."""
+"""The errors that keep one topic from being read: a process that reads several goes on."""

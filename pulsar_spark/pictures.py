@@ -3,7 +3,7 @@
 They need matplotlib: `pip install 'pulsarlite[demo]'`.
 """
 
-from pulsar_spark.connector.notebooks.drawing import (
+from pulsar_spark.connector.tools.notebooks.drawing import (
     COLOURS,
     Event,
     Picture,

@@ -4,7 +4,7 @@ with pulsar_spark.telemetry.processing(message):
 store(message.value())
 """
 
-from pulsar_spark.connector.statistics.opentelemetry_gauges import observe
-from pulsar_spark.connector.telemetry.tracing import processing
+from pulsar_spark.connector.inspect.statistics.opentelemetry_gauges import observe
+from pulsar_spark.connector.inspect.telemetry.tracing import processing
 
 __all__ = ["observe", "processing"]

@@ -1,4 +1,4 @@
-"""What your own tests need: a place in memory whose clock moves when told (docs/testing.md).
+"""The kit for your own tests: a root in memory whose clock you move (docs/testing.md).
 
 from pulsar_spark.testing import Place
 

@@ -16,8 +16,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from pulsar_spark.hosting.broker_rows import OFFSET, InputRow, OutputRow
-from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, HostedBroker, run
+from pulsar_spark.broker.hosting.broker_rows import OFFSET, InputRow, OutputRow
+from pulsar_spark.broker.hosting.hosted_broker import OFFSET_KEY, HostedBroker, run
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
@@ -75,19 +75,19 @@ class BrokerProcessor(StatefulProcessor):
     def close(self) -> None:
         self._spare()
 
-    def _stored(self, about: tuple[str, int]) -> HostedBroker:
+    def _stored(self, topic_partition: tuple[str, int]) -> HostedBroker:
         stored = self._mark.get()
         if stored is None:
             return HostedBroker()
-        known = _remembered.get(about)
+        known = _remembered.get(topic_partition)
         if known is not None and known[0] == stored[0]:
             return known[1]
         pairs: Iterator[Any] = self._shards.iterator()
         return HostedBroker({key: bytes(data) for (key,), (data,) in pairs})
 
 
-def _remember(about: tuple[str, int], mark: int, broker: HostedBroker) -> None:
-    _remembered[about] = (mark, broker)
-    _remembered.move_to_end(about)
+def _remember(topic_partition: tuple[str, int], mark: int, broker: HostedBroker) -> None:
+    _remembered[topic_partition] = (mark, broker)
+    _remembered.move_to_end(topic_partition)
     while len(_remembered) > REMEMBERED:
         _remembered.popitem(last=False)

@@ -93,10 +93,10 @@ class DeduplicationProcessor(StatefulProcessor):
 
 
 def _fresh(seen: BitMap, low_bits: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of these are neither in `seen` nor came before among them; `seen` takes them in."""
+    """The rows whose values are neither in `seen` nor earlier among them; `seen` takes them in."""
     numbers, firsts = np.unique(low_bits, return_index=True)
-    news = BitMap(numbers.astype(np.uint32)) - seen
+    activity = BitMap(numbers.astype(np.uint32)) - seen
     fresh = np.zeros(len(low_bits), np.bool_)
-    fresh[firsts[np.isin(numbers, np.array(news, np.int64))]] = True
-    seen.update(news)
+    fresh[firsts[np.isin(numbers, np.array(activity, np.int64))]] = True
+    seen.update(activity)
     return fresh

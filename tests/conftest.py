@@ -67,7 +67,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds
 
 
 class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]  # it has no types
-    """Whoever does not take the longest file takes the shortest: most of these need no Spark."""
+    """Two processes take the longest files first, which start Spark, and a third the shortest.
+
+    A test of Spark waits for half of its time, so two processes leave half of two cores idle; with
+    three that all begin with the longest, Spark's Python workers miss their ten seconds to connect.
+    """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if node not in self.nodes[:FROM_THE_LONGEST]:

@@ -41,6 +41,7 @@ INVARIANTS: Final = {
     "OneBroker": "A broker whose term is over writes nothing.",
     "PoisonIsSetApart": "A micro-batch that ends its query every time is withheld in the end.",
     "AcknowledgingIsAUnion": "What is said late or twice changes nothing that was said since.",
+    "AcknowledgedByOne": "Of transactions that acknowledge one message one is committed.",
     "OnlyWhatIsThere": "An acknowledgement of what never was fails, and stores nothing.",
     "WhatDiffersIsFound": "Rows that are not those that were published are named.",
     "WhatIsRightIsNotAccused": "What others do while a topic is verified is no difference.",

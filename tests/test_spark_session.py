@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import pulsar_spark
-from pulsar_spark.connector.session import DEFAULTS, LOCAL, check_connect, configuration
+from pulsar_spark.connector.spark.session import DEFAULTS, LOCAL, check_connect, configuration
 from pulsar_spark.errors import InvalidOptionError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def test_a_setting_that_is_none_of_spark_s_is_refused() -> None:
 
 
 def test_a_remote_session_is_told_what_a_session_can_still_choose() -> None:
-    told = configuration({"spark.sql.ansi.enabled": False}, master="sc://host:15002")
-    assert told == {
+    reported = configuration({"spark.sql.ansi.enabled": False}, master="sc://host:15002")
+    assert reported == {
         name: value for name, value in DEFAULTS.items() if name.startswith("spark.sql.")
     } | {"spark.sql.ansi.enabled": "false"}
 

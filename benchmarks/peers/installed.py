@@ -50,8 +50,8 @@ def kafka_classpath() -> str:
 def spark_kafka_jars() -> list[str]:
     """Spark's Kafka source and sink, without what Spark itself has."""
     found = _classpath(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_KAFKA}")
-    wanted = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
-    return [jar for jar in found.split(os.pathsep) if Path(jar).name.startswith(wanted)]
+    requested = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+    return [jar for jar in found.split(os.pathsep) if Path(jar).name.startswith(requested)]
 
 
 def java(tool: str = "java") -> str:
@@ -78,8 +78,8 @@ def client_python() -> Path:
     python = venv / "bin" / "python"
     if not (venv / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
-        wanted = f"pulsar-client[avro]=={PULSAR_CLIENT}"
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", wanted], check=True)
+        requested = f"pulsar-client[avro]=={PULSAR_CLIENT}"
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", requested], check=True)
         (venv / "complete").touch()
     return python
 
@@ -106,11 +106,11 @@ def _classpath(artifact: str, *more: str, versions_of: str = "") -> str:
             return known
     maven = shutil.which("mvn") or _missing("mvn (Apache Maven)", "maven")
     print(f"Maven fetches {artifact}; the first time takes minutes", file=sys.stderr)
-    wanted = "".join(_DEPENDENCY.format(*each.split(":"), "") for each in (artifact, *more))
+    requested = "".join(_DEPENDENCY.format(*each.split(":"), "") for each in (artifact, *more))
     managed = _DEPENDENCY.format(group, versions_of, version, _IMPORT) if versions_of else ""
     with tempfile.TemporaryDirectory() as folder:
         pom, found = Path(folder, "pom.xml"), Path(folder, "classpath")
-        pom.write_text(_POM.format(managed=managed, wanted=wanted), encoding="utf-8")
+        pom.write_text(_POM.format(managed=managed, requested=requested), encoding="utf-8")
         command = [maven, "--quiet", "--batch-mode", "--file", str(pom), _CLASSPATH]
         subprocess.run([*command, f"-Dmdep.outputFile={found}"], check=True)
         resolved = found.read_text(encoding="utf-8").strip()

@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.peers import installed
@@ -72,11 +72,13 @@ _KAFKA = {
 
 
 @contextlib.contextmanager
-def pulsar(*, durable: bool = False, web: int | None = None) -> Iterator[str]:
+def pulsar(
+    *, durable: bool = False, web: int | None = None, memory: Sequence[str] = _PULSAR_MEMORY
+) -> Iterator[str]:
     """A standalone, by the URL that clients have for it. What standalones and this one acknowledge
 
     is not yet on the disk, unless `durable`, which is the setting of a cluster's bookies. `web`
-    is the port of its admin interface; otherwise it is a free one.
+    is the port of its admin interface; otherwise it is a free one. `memory` is what it gets.
     """
     service, free, bookie = free_ports(3)
     web = free if web is None else web
@@ -88,7 +90,7 @@ def pulsar(*, durable: bool = False, web: int | None = None) -> Iterator[str]:
             "journalSyncData": str(durable).lower(),
         }
         command = [
-            *_PULSAR_MEMORY,
+            *memory,
             *(f"--add-opens={each}=ALL-UNNAMED" for each in _PULSAR_OPENS),
             "-Dio.netty.tryReflectionSetAccessible=true",
             f"-Dbookkeeper.metadata.bookie.drivers={_DRIVERS.format('Bookie')}",

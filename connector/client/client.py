@@ -11,17 +11,31 @@ by keyword.
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
+from weakref import WeakSet
 
 from pulsar_spark.connector.client import client_errors
+from pulsar_spark.connector.client.arguments import (
+    CLIENT,
+    CONSUMER,
+    PRODUCER,
+    READER,
+    TABLE_VIEW,
+    check_arguments,
+    check_topics,
+)
 from pulsar_spark.connector.client.client_errors import translated
 from pulsar_spark.connector.client.client_settings import (
     DEFAULT_BATCH_RECEIVE,
+    Authentication,
     BatchingType,
     CompressionType,
     ConsumerBatchReceivePolicy,
@@ -29,13 +43,13 @@ from pulsar_spark.connector.client.client_settings import (
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     ConsumerType,
+    CryptoKeyReader,
     InitialPosition,
     KeySharedMode,
     PartitionsRoutingMode,
     ProducerAccessMode,
     RegexSubscriptionMode,
     check_type,
-    check_type_or_none,
 )
 from pulsar_spark.connector.client.consumer import Consumer, Listener
 from pulsar_spark.connector.client.message import MessageId
@@ -52,34 +66,47 @@ from pulsar_spark.connector.client.reader import (
 from pulsar_spark.connector.client.records import BYTES, Schema
 from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.client.transaction import Transaction
-from pulsar_spark.connector.schema.schema_registration import SinkSchema, join
+from pulsar_spark.connector.inspect.telemetry.client_logs import check_logger, set_logger
+from pulsar_spark.connector.runtime.schema.schema_registration import SinkSchema, join
+from pulsar_spark.connector.runtime.system_topics.lease import LEASES
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import TopicStats, topic_stats
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.policies import (
+    KEPT_FOR_SEEKS,
+    open_or_create,
+    receive_from,
+)
+from pulsar_spark.connector.runtime.topics.topics import ANY_DOMAIN, Root, whole_pattern
 from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.storage.service_url import CLUSTERS, a_cluster
-from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.policies import KEPT, open_or_create, receive_from
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidTopicNameError
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.shown import Shown
-from pulsar_spark.topic_log.transaction_attempt import (
+from pulsar_spark.log.transaction_attempt import (
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     MAX_TRANSACTION_TIMEOUT_MS,
 )
-from pulsar_spark.topic_name import TopicName, TopicPartition, check_subscription_name
+from pulsar_spark.model.described import Described
+from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.model.topic_name import (
+    NON_PERSISTENT,
+    TopicName,
+    TopicPartition,
+    check_subscription_name,
+)
 
 _ROUTING: Final = {
     PartitionsRoutingMode.UseSinglePartition: "SinglePartition",
     PartitionsRoutingMode.RoundRobinDistribution: "RoundRobinPartition",
     PartitionsRoutingMode.CustomPartition: "CustomPartition",
 }
+_BATCHERS: Final = {BatchingType.Default: None, BatchingType.KeyBased: "KEY_BASED"}
 _TYPES: Final = {each: each.name for each in ConsumerType} | {ConsumerType.KeyShared: "Key_Shared"}
 Topics = str | Sequence[str] | re.Pattern[str]
+_log = logging.getLogger(__name__)
 Made = TypeVar("Made", Producer, Consumer, Reader)
 
 
 class _Forks:
-    """How often this process and its parents were forked: asking for its id takes a system call."""
+    """The number of forks so far. Asking for the process id would be a system call."""
 
     count = 0
 
@@ -92,13 +119,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forks.add)
 
 
-class Client(AbstractContextManager["Client"], Shown):
+class Client(AbstractContextManager["Client"], Described):
     """Makes producers, consumers and readers of one root. Safe for several threads."""
 
     def __init__(
         self,
         service_url: str,
-        authentication: None = None,
+        authentication: Authentication | None = None,
         operation_timeout_seconds: int = 30,
         io_threads: int = 1,
         message_listener_threads: int = 1,
@@ -121,17 +148,19 @@ class Client(AbstractContextManager["Client"], Shown):
         """`service_url`: a folder, `memory://NAME`, `s3://`, `gs://` or `az://`.
 
         `broker="embedded"` serves the root's subscriptions in this process, as `memory://` always
-        does. `storage` are options of the object store. What concerns networks, threads and logs
-        has no effect. InvalidUrl if that is no root.
+        does. `storage` are options of the object store. `logger` has the process's log written: a
+        `logging.Logger`, ConsoleLogger or FileLogger. What concerns networks and threads has no
+        effect. InvalidUrl if that is no root.
         """
+        check_arguments(CLIENT, locals())
+        check_logger(logger)
         if service_url.startswith(CLUSTERS):
             raise client_errors.InvalidUrl(a_cluster(service_url))
         if broker not in ("embedded", None):
             raise ValueError(
                 f'Argument broker is {broker!r}: it takes "embedded", or None for one elsewhere.'
             )
-        check_type(int, operation_timeout_seconds=operation_timeout_seconds)
-        _refuse("There is nobody to log in to: who may read files may read topics", authentication)
+        set_logger(logger)
         with translated():
             self.root = Root.at(service_url, storage)
         self._given = self.root.options | {"statsIntervalSeconds": str(stats_interval_in_seconds)}
@@ -141,6 +170,7 @@ class Client(AbstractContextManager["Client"], Shown):
         self._made: list[Producer | Consumer | Reader] = []
         self._is_closed = False
         self._broker: SharedBroker | None = None
+        _open.add(self)
         if broker == "embedded" or service_url.startswith(MEMORY):
             with translated():
                 self._broker = SharedBroker.join(self.root)
@@ -167,8 +197,8 @@ class Client(AbstractContextManager["Client"], Shown):
         lazy_start_partitioned_producers: bool = False,
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
-        encryption_key: None = None,
-        crypto_key_reader: None = None,
+        encryption_key: str | None = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Router | None = None,
         *,
@@ -179,10 +209,7 @@ class Client(AbstractContextManager["Client"], Shown):
         `options` are further ones of a sink (docs/options.md), such as numPartitions or
         enableDeduplication.
         """
-        _refuse("Messages are not encrypted here", encryption_key, crypto_key_reader)
-        if chunking_enabled and batching_enabled:
-            raise ValueError("Batching and chunking of messages can't be enabled together.")
-        _check_producer(topic, producer_name, initial_sequence_id, access_mode)
+        _check_producer(locals())
         self.check_open()
         schema = schema or BYTES
         info = schema.schema_info()
@@ -193,7 +220,7 @@ class Client(AbstractContextManager["Client"], Shown):
             batchingEnabled=batching_enabled,
             batchingMaxMessages=batching_max_messages,
             batchingMaxBytes=batching_max_allowed_size_in_bytes,
-            batcherBuilder="KEY_BASED" if batching_type is BatchingType.KeyBased else None,
+            batcherBuilder=_BATCHERS[batching_type] if batching_enabled else None,
             chunkingEnabled=chunking_enabled,
             messageRoutingMode=None if message_router else _ROUTING[message_routing_mode],
             accessMode=None if access_mode is ProducerAccessMode.Shared else access_mode.name,
@@ -205,7 +232,8 @@ class Client(AbstractContextManager["Client"], Shown):
                 send_timeout_ms=send_timeout_millis,
                 first_sequence_id=None if initial_sequence_id is None else initial_sequence_id + 1,
                 schema=None if info.type is SchemaType.BYTES else SinkSchema(info, encoded=True),
-                settings=KEPT,
+                settings=KEPT_FOR_SEEKS,
+                is_alone=producer_name is not None and access_mode is ProducerAccessMode.Shared,
             )
         made = Producer(
             engine,
@@ -235,7 +263,7 @@ class Client(AbstractContextManager["Client"], Shown):
         properties: Mapping[str, str] | None = None,
         pattern_auto_discovery_period: int = 60,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: None = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -258,9 +286,8 @@ class Client(AbstractContextManager["Client"], Shown):
         with `ack_receipt_enabled` `acknowledge` waits for the broker's receipt. `options` are
         further ones of a source, such as negativeAckRedeliveryBackoff (docs/options.md).
         """
-        _refuse("Messages are not encrypted here", crypto_key_reader)
+        _check_consumer(locals())
         self.check_open()
-        _check_consumer(subscription_name, consumer_type, consumer_name, initial_position)
         given = self._given | _texts(
             subscriptionName=subscription_name,
             subscriptionType=_TYPES[consumer_type],
@@ -299,21 +326,22 @@ class Client(AbstractContextManager["Client"], Shown):
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: None = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:
         """A reader of a topic from that message on: behind it, or from it itself if inclusive."""
-        check_type(MessageId, start_message_id=start_message_id)
-        _refuse("Messages are not encrypted here", crypto_key_reader)
+        check_arguments(READER, locals())
         self.check_open()
         given = self._given | _texts(readCompacted=is_read_compacted)
         given |= self._topics(topic, 60, RegexSubscriptionMode.PersistentOnly, schema)
         name = TopicName.parse(topic)
         with translated():
             number = max(name.partition_index, start_message_id.partition(), 0)
-            about = TopicPartition(name.partitioned_topic_name, number)
-            start = start_at(start_message_id, [about], inclusive=start_message_id_inclusive)
+            topic_partition = TopicPartition(name.partitioned_topic_name, number)
+            start = start_at(
+                start_message_id, [topic_partition], inclusive=start_message_id_inclusive
+            )
             engine = MessageReader(given, start, prefetch=max(1, receiver_queue_size))
         made = Reader(
             engine,
@@ -323,9 +351,8 @@ class Client(AbstractContextManager["Client"], Shown):
             check_open=self.check_open,
             closed=self._forget,
         )
-        last = made.get_last_message_id()
-        if start_message_id_inclusive and MessageId.latest == start_message_id != last:
-            made.seek(last)
+        if start_message_id_inclusive and start_message_id == MessageId.latest:
+            made.seek(start_message_id)
         if reader_listener is not None:
             made.listen(reader_listener)
         return self._kept(made)
@@ -334,6 +361,7 @@ class Client(AbstractContextManager["Client"], Shown):
         self, topic: str, subscription_name: str | None = None, schema: Schema | None = BYTES
     ) -> TableView:
         """The latest value of each key of a topic, kept up to date."""
+        check_arguments(TABLE_VIEW, locals())
         reader = self.create_reader(topic, MessageId.earliest, schema, is_read_compacted=True)
         return TableView(reader, topic, subscription_name)
 
@@ -351,7 +379,7 @@ class Client(AbstractContextManager["Client"], Shown):
         return Transaction(self.root, timeout_millis)
 
     def topic_stats(self, topic: str) -> TopicStats:
-        """What a topic has, and its subscriptions: backlog, cursor, consumers. Shows itself.
+        """The statistics of a topic and its subscriptions: backlog, cursor, consumers.
 
         Subscriptions are as of the broker's last step; an embedded broker makes one now.
         TopicNotFound if there is no such topic.
@@ -359,16 +387,17 @@ class Client(AbstractContextManager["Client"], Shown):
         self.check_open()
         with translated():
             if self._broker is not None:
-                while self._broker.turn(waits=True):
+                while self._broker.run_once(waits=True):
                     pass
             return topic_stats(self.root, TopicName.parse(topic).partitioned_topic)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The names of the topic's partitions; of one that is not partitioned its own."""
+        check_type(str, topic=topic)
         self.check_open()
         with translated():
             name = TopicName.parse(topic)
-            count = open_or_create(self.root, name, None, KEPT).state.partitions
+            count = open_or_create(self.root, name, None, KEPT_FOR_SEEKS).state.partitions
         return [str(name)] if count == 1 else [str(name.partition(each)) for each in range(count)]
 
     # -- its end -------------------------------------------------------------------------------
@@ -383,11 +412,22 @@ class Client(AbstractContextManager["Client"], Shown):
 
     def shutdown(self) -> None:
         """Go at once: what it made is not told."""
+        _open.discard(self)
         self._is_closed = True
         broker, self._broker = self._broker, None
         if broker is not None:
             with translated():
                 broker.leave()
+
+    def end_with_process(self) -> None:
+        """Close what the program never closed, and wait for no listener: it may never return."""
+        folder = self.root.store.local_folder(LEASES)
+        if self._forks != _forks.count or not (folder is None or Path(folder).parent.is_dir()):
+            return
+        with ExitStack() as closing:
+            closing.callback(self.shutdown)
+            for each in list(self._made):
+                closing.callback(each.end_with_process)
 
     def __exit__(self, *_: object) -> None:
         if not self._is_closed and self._forks == _forks.count:
@@ -455,25 +495,19 @@ class Client(AbstractContextManager["Client"], Shown):
         """Options that name the topics, which may be read by the schema; those without are made."""
         info = (schema or BYTES).schema_info()
         if isinstance(topic, re.Pattern):
-            if mode is RegexSubscriptionMode.AllTopics:
-                text = "A pattern finds persistent topics, or non-persistent ones: subscribe twice."
-                raise client_errors.OperationNotSupported(text)
             pattern = topic.pattern
-            if mode is RegexSubscriptionMode.NonPersistentOnly:
-                pattern = "non-persistent://" + pattern.partition("://")[2]
+            if mode is not RegexSubscriptionMode.PersistentOnly:  # the mode decides on the domain
+                is_all = mode is RegexSubscriptionMode.AllTopics
+                pattern = whole_pattern(pattern, ANY_DOMAIN if is_all else NON_PERSISTENT)
             with translated():
                 for found in self.root.matching(pattern):
                     self._join(self.root.open_found(found), found, info)
             return {"topicsPattern": pattern, "topicDiscoveryInterval": f"{discovery_s}s"}
         names = [topic] if isinstance(topic, str) else list(topic)
-        if not names or not all(isinstance(each, str) for each in names):
-            raise ValueError(
-                "Argument 'topic' is expected to be of a type between (str, list, re.pattern)"
-            )
         with translated():
             for name in names:
                 whole = TopicName.parse(name).partitioned_topic
-                self._join(receive_from(self.root, whole, None), whole, info)
+                self._join(receive_from(self.root, whole, None, KEPT_FOR_SEEKS), whole, info)
         return {"topic": names[0]} if len(names) == 1 else {"topics": ",".join(names)}
 
     def _join(self, ledger: ManagedLedger | None, topic: TopicName, info: SchemaInfo) -> None:
@@ -491,29 +525,38 @@ class Client(AbstractContextManager["Client"], Shown):
             self._made.remove(closed)
 
 
-def _check_producer(topic: str, name: str | None, first: int | None, mode: object) -> None:
-    check_type(str, topic=topic)
-    check_type_or_none(str, producer_name=name)
-    check_type_or_none(int, initial_sequence_id=first)
-    check_type(ProducerAccessMode, access_mode=mode)
+_open: Final[WeakSet[Client]] = WeakSet()
+"""The clients of this process that were not closed."""
+
+
+@atexit.register
+def _end_all() -> None:
+    """Leave subscriptions and topics, so that the program's next start finds them free."""
+    for client in list(_open):
+        try:
+            client.end_with_process()
+        except Exception as error:  # noqa: BLE001, PERF203 - whatever it is, the process ends
+            _log.warning("What a client of %s had open was not closed: %s", client.root, error)
+
+
+def _check_producer(given: Mapping[str, Any]) -> None:
+    check_arguments(PRODUCER, given)
+    if given["encryption_key"] is not None:
+        raise client_errors.OperationNotSupported("Messages are not encrypted: leave it out.")
+    if given["chunking_enabled"] and given["batching_enabled"]:
+        raise ValueError("Batching and chunking of messages can't be enabled together.")
     with translated():
-        TopicName.parse(topic)
+        TopicName.parse(given["topic"])
 
 
-def _check_consumer(subscription: str, kind: object, name: str | None, begin: object) -> None:
-    check_type(str, subscription_name=subscription)
-    check_type(ConsumerType, consumer_type=kind)
-    check_type_or_none(str, consumer_name=name)
-    check_type(InitialPosition, initial_position=begin)
+def _check_consumer(given: Mapping[str, Any]) -> None:
+    check_arguments(CONSUMER, given)
+    if not isinstance(given["topic"], re.Pattern):
+        check_topics(given["topic"])
     try:
-        check_subscription_name(subscription)
+        check_subscription_name(given["subscription_name"])
     except InvalidTopicNameError as error:  # as Pulsar's client calls it
         raise client_errors.InvalidConfiguration(str(error)) from error
-
-
-def _refuse(text: str, *given: object) -> None:
-    if any(each is not None for each in given):
-        raise client_errors.OperationNotSupported(f"{text}: leave it out.")
 
 
 def _texts(**options: str | int | None) -> dict[str, str]:

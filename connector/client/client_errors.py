@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Result(Enum):
-    """How a call of the client ended."""
+    """The outcome of a call of the client."""
 
     Ok = 0
     UnknownError = 1
@@ -81,7 +81,7 @@ class Result(Enum):
 
 
 class PulsarException(Exception):  # noqa: N818 - Pulsar's name
-    """What a call of the client ended with; `result` says it by number."""
+    """The error of a call of the client; `result` has its number."""
 
     result = Result.UnknownError
 
@@ -169,8 +169,13 @@ _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
     (errors.ProducerBusyError, ProducerBusy),
     (errors.ProducerFencedError, ProducerFenced),
     (errors.InvalidTxnStatusError, InvalidTxnStatusError),
+    (errors.TransactionConflictError, TransactionConflict),
     (errors.DataLossError, ReadError),
     (errors.StorageUnavailableError, ConnectError),
+    (errors.StorageCredentialsError, AuthenticationError),
+    (errors.StorageAccessDeniedError, AuthorizationError),
+    (errors.StorageSettingsError, InvalidConfiguration),
+    (errors.ConditionalWriteError, OperationNotSupported),
     (errors.StorageError, ReadError),
 )
 """Pulsarlite's error -> the client's; the first that fits."""
@@ -191,7 +196,7 @@ def exception_of(error: Exception) -> PulsarException:
 
 
 def may_pass(error: PulsarException) -> bool:
-    """Whether another attempt may go well: the store did not answer, or not as it should."""
+    """True if another attempt may go well: the store did not answer, or not as it should."""
     return isinstance(error.__cause__, (errors.StorageError, OSError))
 
 

@@ -8,8 +8,8 @@ learns soon when the consumer is closed. Names and arguments as of Pulsar's Pyth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,14 +24,15 @@ from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.receiver import Receiver
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.client.shared_broker import SharedBroker
-from pulsar_spark.connector.source.received_message import ReceivedMessage
-from pulsar_spark.connector.system.lease import Lease
-from pulsar_spark.connector.system.subscription_admin import ask
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
+from pulsar_spark.connector.runtime.system_topics.lease import Lease
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask
+from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.errors import BrokerRefusedError, PulsarliteError
+from pulsar_spark.model.positions import message_id as core
+from pulsar_spark.model.positions.position import EARLIEST, LATEST
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from pulsar_spark.options.option_values import milliseconds_of
-from pulsar_spark.positions import message_id as core
-from pulsar_spark.positions.position import EARLIEST, LATEST
-from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.client.transaction import Transaction
@@ -39,10 +40,39 @@ if TYPE_CHECKING:
 Listener = Callable[["Consumer", Message], object]
 Messages = Message | MessageId | Iterable[Message | MessageId]
 """One, or many."""
-WHATEVER_ATTEMPT: Final = -1
-"""An id does not say which delivery of its message is meant."""
+_ENDS: Final = {MessageId.earliest: EARLIEST, MessageId.latest: LATEST}
 
 _log = logging.getLogger(__name__)
+
+
+class Batch:
+    """The messages of one `batch_receive`, up to the bounds of its policy."""
+
+    def __init__(self, policy: ConsumerBatchReceivePolicy, clock: Clock) -> None:
+        self._policy, self._clock, self._size = policy, clock, 0
+        self._until_s = clock.monotonic_s() + policy.timeout_ms / 1000
+        self.messages: list[Message] = []
+
+    @property
+    def is_full(self) -> bool:
+        policy = self._policy
+        is_long = 0 < policy.max_num_message <= len(self.messages)
+        return is_long or 0 < policy.max_num_bytes <= self._size
+
+    def left_ms(self) -> int | None:
+        """The time that is left to wait; None if it waits for ever."""
+        if self._policy.timeout_ms <= 0:
+            return None
+        return max(0, round((self._until_s - self._clock.monotonic_s()) * 1000))
+
+    def fits(self, message: Message) -> bool:
+        """True if the batch has room for it; a batch always takes one."""
+        most = self._policy.max_num_bytes
+        return not self.messages or most <= 0 or self._size + len(message.data()) <= most
+
+    def add(self, message: Message) -> None:
+        self.messages.append(message)
+        self._size += len(message.data())
 
 
 class Consumer(Receiver[MessageConsumer]):
@@ -70,6 +100,13 @@ class Consumer(Receiver[MessageConsumer]):
             with suppress(PulsarliteError, OSError):  # its lease ends in any case
                 engine.close()
             raise
+        self._end_attending = self._clock.follow(
+            lambda: engine.attend(self.has_activity), self._name, remote=self._remote
+        )
+
+    def close(self) -> None:
+        self._end_attending()
+        super().close()
 
     def subscription_name(self) -> str:
         return str(self._engine.options["subscriptionName"])
@@ -89,19 +126,46 @@ class Consumer(Receiver[MessageConsumer]):
         return self._receive(timeout_millis)
 
     def batch_receive(self) -> list[Message]:
-        """What there is, up to the consumer's policy; waits for it as the policy says."""
-        policy, found, size = self._batch_policy, list[Message](), 0
-        until_s = self._clock.monotonic_s() + policy.timeout_ms / 1000
-        while not (0 < policy.max_num_message <= len(found) or 0 < policy.max_num_bytes <= size):
-            left_ms = None
-            if policy.timeout_ms > 0:
-                left_ms = max(0, round((until_s - self._clock.monotonic_s()) * 1000))
-            try:
-                found.append(self._receive(left_ms))
-            except client_errors.Timeout:
-                break
-            size += len(found[-1].data())
-        return found
+        """The messages that are there, up to the consumer's policy; it waits as the policy says.
+
+        After an error the next call hands out what this one had taken.
+        """
+        with self.batch() as batch:
+            while not batch.is_full:
+                try:
+                    message = self._receive(batch.left_ms(), self.reserve)
+                except client_errors.Timeout:
+                    break
+                if not self.added(batch, message):
+                    break
+        return batch.messages
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """A batch to be filled within the block by `reserve`, and handed out at its end.
+
+        If the block fails its messages are the next. What is revoked meanwhile is left out.
+        """
+        batch = Batch(self._batch_policy, self._clock)
+        try:
+            yield batch
+        except BaseException:
+            self._engine.queue.put_back([each.received for each in batch.messages])
+            raise
+        handed = {*map(id, self._engine.hand_out([each.received for each in batch.messages]))}
+        batch.messages = [each for each in batch.messages if id(each.received) in handed]
+
+    def reserve(self) -> Message | None:
+        """The next message of those that were fetched, for a batch."""
+        return self._message(self._engine.reserve())
+
+    def added(self, batch: Batch, message: Message) -> bool:
+        """Add it to the batch if there is room; otherwise it is handed out next."""
+        if batch.fits(message):
+            batch.add(message)
+            return True
+        self._engine.queue.put_back([message.received])
+        return False
 
     def pause_message_listener(self) -> None:
         """Hand the listener no more messages for now; one may be under way."""
@@ -149,9 +213,11 @@ class Consumer(Receiver[MessageConsumer]):
     ) -> None:
         """Have this message, or these, delivered again after the consumer's delay, or that one.
 
-        If it becomes a dead letter, the last `error` is in its property ERROR.
+        If it becomes a dead letter, the last `error` is in its property ERROR. A closed consumer
+        does nothing: it has given all back.
         """
-        self._check_open()
+        if self._is_closed:
+            return
         with translated():
             messages = self._received_all(message)
             delay_ms = None if delay_millis is None else milliseconds_of(delay_millis)
@@ -186,20 +252,25 @@ class Consumer(Receiver[MessageConsumer]):
         """Go on behind this message, or at the first that was published at that time, in ms.
 
         With `start_message_id_inclusive` the message itself is delivered too. `earliest` and
-        `latest` are the ends of the topic.
+        `latest` are the ends of the topic. A message moves its own topic partition only; ValueError
+        if the consumer has several topics, and the id names none of them.
         """
         self._check_open()
-        to: Any
-        if isinstance(messageid, MessageId):
-            ends = {MessageId.earliest: EARLIEST, MessageId.latest: LATEST}
-            to = ends.get(messageid) or self._from(messageid.core)
-        elif isinstance(messageid, int):
-            to = messageid
-        else:
+        if not isinstance(messageid, (MessageId, int)):
             raise ValueError(f"invalid seek_arg type {type(messageid)}")  # noqa: TRY004 - as Pulsar's
         with translated():
-            commands = self._engine.seeks(to)
-            before = {about: self._engine.epoch(about) for about in commands}
+            if isinstance(messageid, int):
+                commands = self._engine.seeks(messageid)
+            elif messageid in _ENDS:
+                commands = self._engine.seeks(_ENDS[messageid])
+            else:
+                topic_partition = self._partition_of(messageid)
+                commands = self._engine.seeks(
+                    self._from(messageid.core, topic_partition), topic_partition
+                )
+            before = {
+                topic_partition: self._engine.epoch(topic_partition) for topic_partition in commands
+            }
             ask(self._engine.root, commands, self._engine.options["drainTimeout"] / 1000)
         self._until(lambda: all(self._engine.epoch(each) > before[each] for each in before))
 
@@ -215,11 +286,12 @@ class Consumer(Receiver[MessageConsumer]):
         """Say of messages what the rows of `pulsar_spark.process` say."""
         self._check_open()
         with translated():
-            self._engine.say(outcomes)
+            self._engine.report_rows(outcomes)
 
     def abandon(self) -> Lease | None:
         """Say nothing any more, as if its process had been killed; the lease that will lapse."""
         self._is_closed = True
+        self._end_attending()
         if self._end_listening is not None:
             self._end_listening()
         self._on_closed(self)
@@ -249,7 +321,7 @@ class Consumer(Receiver[MessageConsumer]):
         begun_s, wait_s = self._clock.monotonic_s(), self._engine.options["drainTimeout"] / 1000
         while True:
             with translated():
-                while self._turn():
+                while self._run_once():
                     pass
                 self._engine.poll()
             if is_done():
@@ -266,7 +338,7 @@ class Consumer(Receiver[MessageConsumer]):
 
     def _await_receipt(self) -> None:
         if self._receipts:
-            self._engine.ask_for_receipt()
+            self._engine.request_receipt()
             self._until(self._engine.is_answered)
 
     def _received_all(self, messages: Messages) -> list[ReceivedMessage]:
@@ -279,29 +351,35 @@ class Consumer(Receiver[MessageConsumer]):
             return message.received
         if not isinstance(message, MessageId):
             raise TypeError(f"{message!r} is neither a Message nor a MessageId.")
-        topics = {about.topic for about in self._engine.partitions()}
-        if message.topic is not None:
-            topics &= {TopicName.parse(message.topic).partitioned_topic_name}
-        if len(topics) != 1:
-            raise ValueError(f"Of which topic is {message}? Give MessageId.deserialize its topic.")
         held = message.core
         place = held.ledger_id, held.entry_id, held.partition, held.batch_index
-        return ReceivedMessage(None, place, topics.pop(), attempt=WHATEVER_ATTEMPT)
+        topic = self._partition_of(message).topic
+        return ReceivedMessage(None, place, topic, attempt=message.attempt)
 
-    def _from(self, held: core.MessageId) -> core.MessageId:
-        """The first message to be delivered after a seek to this one."""
+    def _partition_of(self, message_id: MessageId) -> TopicPartition:
+        """The partition of its message. OperationNotSupported if it might be one of several."""
+        topics = {topic_partition.topic for topic_partition in self._engine.partitions()}
+        if message_id.topic is not None:
+            topics &= {TopicName.parse(message_id.topic).partitioned_topic_name}
+        if len(topics) != 1:
+            raise client_errors.OperationNotSupported(
+                f"Of which topic is {message_id}? Give MessageId.deserialize its topic."
+            )
+        return TopicPartition(topics.pop(), max(message_id.partition(), 0))
+
+    def _from(self, held: core.MessageId, topic_partition: TopicPartition) -> core.MessageId:
+        """The first message of the partition to be delivered after a seek to this one."""
         if self._inclusive:
             return held
-        for about in self._partitions_of(held):
-            ledger = self._engine.view(about).ledgers.get(held.ledger_id)
-            size = 1 if ledger is None else ledger.batch_sizes.size_of(held.entry_id)
-            if 0 <= held.batch_index < size - 1:
-                return replace(held, batch_index=held.batch_index + 1)
+        ledger = self._engine.view(topic_partition).ledgers.get(held.ledger_id)
+        size = 1 if ledger is None else ledger.batch_sizes.size_of(held.entry_id)
+        if 0 <= held.batch_index < size - 1:
+            return replace(held, batch_index=held.batch_index + 1)
         return core.MessageId(held.ledger_id, held.entry_id + 1, held.partition)
 
 
 def _text(error: str | BaseException | None) -> str | None:
-    """What the dead letter says; of surrogates, which are no UTF-8, their escapes."""
+    """The error's text for the dead letter; surrogates, which are no UTF-8, are escaped."""
     if isinstance(error, BaseException):
         error = f"{type(error).__name__}: {error}"
     return None if error is None else error.encode(errors="backslashreplace").decode()

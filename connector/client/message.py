@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from functools import total_ordering
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from pulsar_spark.connector.client.records import Schema
-from pulsar_spark.connector.source.received_message import ReceivedMessage
-from pulsar_spark.positions import message_id as core
-from pulsar_spark.schema.schema_info import SchemaInfo
-from pulsar_spark.shown import Shown
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
+from pulsar_spark.model.described import Described
+from pulsar_spark.model.positions import message_id as core
+from pulsar_spark.model.schema.schema_info import SchemaInfo
+
+ANY_ATTEMPT: Final = -1
+"""The attempt of an id that names no delivery of its message."""
 
 
 @total_ordering
-class MessageId(Shown):
-    """Where a message is: `MessageId.earliest` and `.latest` are the ends of a topic."""
+class MessageId(Described):
+    """The place of a message: `MessageId.earliest` and `.latest` are the ends of a topic."""
 
     earliest: ClassVar[MessageId]
     latest: ClassVar[MessageId]
@@ -32,13 +35,25 @@ class MessageId(Shown):
         batch_index: int = -1,
         topic: str | None = None,
     ) -> None:
+        if not type(partition) is type(ledger_id) is type(entry_id) is type(batch_index) is int:
+            given = partition, ledger_id, entry_id, batch_index
+            raise TypeError(f"A message id is of whole numbers, and not of {given}.")
         self.core = core.MessageId(ledger_id, entry_id, partition, batch_index)
         self.topic = topic
+        self.attempt = ANY_ATTEMPT
+        """The delivery that a received message's id names; its bytes do not have it."""
 
     @staticmethod
     def of(message_id: core.MessageId, topic: str | None = None) -> MessageId:
         each = message_id
         return MessageId(each.partition, each.ledger_id, each.entry_id, each.batch_index, topic)
+
+    @classmethod
+    def wrap(cls, msg_id: MessageId) -> MessageId:
+        """The id itself: there is no other kind of it. TypeError if it is none."""
+        if not isinstance(msg_id, MessageId):
+            raise TypeError(f"{msg_id!r} is no MessageId.")
+        return msg_id
 
     def ledger_id(self) -> int:
         return self.core.ledger_id
@@ -59,7 +74,13 @@ class MessageId(Shown):
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
         """The id of these bytes; with several topics, of which topic. ValueError if it is none."""
-        return MessageId.of(core.MessageId.from_bytes(message_id_bytes, "cpp"), topic)
+        if not isinstance(message_id_bytes, (bytes, str)):
+            raise TypeError(f"{message_id_bytes!r} is no bytes of a message id.")
+        try:
+            held = core.MessageId.from_bytes(message_id_bytes, "cpp")
+        except (TypeError, ValueError) as error:
+            raise ValueError("Failed to parse serialized message id") from error
+        return MessageId.of(held, topic)
 
     def __str__(self) -> str:
         return self.core.text("cpp")
@@ -91,7 +112,7 @@ MessageId.latest = MessageId.of(core.LATEST)
 
 
 class Origin(Protocol):
-    """What knows the topic of a received message."""
+    """The owner of a received message, which knows its topic."""
 
     def id_of(self, received: ReceivedMessage) -> MessageId:
         """Its id as Pulsar writes it."""
@@ -100,7 +121,7 @@ class Origin(Protocol):
         """The schema of its own version; None if it has none."""
 
 
-class Message(Shown):
+class Message(Described):
     """A message, received or on its way to a partition."""
 
     __slots__ = ("_origin", "_schema", "received")

@@ -1,9 +1,11 @@
 """A consumer in this process: it receives, acknowledges, rejects and seeks, without Spark.
 
 Invariants: it plans, reads and reports as the streaming source does (`ConsumerRun`), and folds its
-acknowledgements as a sink does (`acknowledgment_rows`); messages are reported as delivered before
-they enter its queue; what was said of messages goes out together, with its next report. It moves
-when somebody calls it, or its root's clock does. Safe for several threads. Follows Pulsar's
+acknowledgements as a sink does (`acknowledgment_rows`); a message is delivered when it is handed
+out, which the next report names, and nobody else gets what was granted before; what is queued goes
+back when it is revoked, and after a pause longer than the lease nothing is handed out before the
+broker has answered. A report has what is new since the last one that was sent. It moves when
+somebody calls it, or its root's clock does. Safe for several threads. Follows Pulsar's
 `ConsumerImpl`.
 """
 
@@ -11,26 +13,38 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
 from typing import Any, Final
 
-import pyarrow as pa
-
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, fold
-from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
-from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
+from pulsar_spark.broker.protocol.commands import RedeliverUnacknowledgedMessages, Seek, Unsubscribe
+from pulsar_spark.broker.subscriptions.dead_letter import times_reconsumed
+from pulsar_spark.connector.inspect.telemetry import instruments, stats_recorder
+from pulsar_spark.connector.inspect.telemetry.stats_recorder import ConsumerStatsRecorder
+from pulsar_spark.connector.runtime.acknowledging.acknowledgment_rows import Acknowledgments, fold
+from pulsar_spark.connector.runtime.acknowledging.outcome_rows import (
+    COLUMNS,
+    PLACE,
+    Outcome,
+    batch_of,
+    folded,
+    partition_of,
+    rows_of,
+)
+from pulsar_spark.connector.runtime.consuming.consumer_run import NO_REQUESTS, ConsumerRun
+from pulsar_spark.connector.runtime.consuming.pending_reports import PendingReports
+from pulsar_spark.connector.runtime.consuming.receiver_queue import ReceiverQueue
+from pulsar_spark.connector.runtime.reading.partition_view import PartitionView
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage, read_between
+from pulsar_spark.connector.runtime.system_topics.lease import Lease
+from pulsar_spark.connector.runtime.topics.topics import Root, options_of
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.storage.folder_watch import Watched
-from pulsar_spark.connector.subscription.consumer_run import NO_REQUESTS, ConsumerRun
-from pulsar_spark.connector.system.lease import Lease
-from pulsar_spark.connector.telemetry import instruments, stats_recorder
-from pulsar_spark.connector.telemetry.stats_recorder import ConsumerStatsRecorder
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.storage.polling import LEAST_PAUSE_S
+from pulsar_spark.connector.storage.process_identity import this_process
+from pulsar_spark.consumer.stream_offset import StreamOffset
 from pulsar_spark.errors import (
     BrokerRefusedError,
     ConsumerNotConnectedError,
@@ -39,39 +53,25 @@ from pulsar_spark.errors import (
     ServerError,
     TopicNotFoundError,
 )
+from pulsar_spark.model.positions.message_id import MessageId
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
+from pulsar_spark.options.consumer_options import dead_letter_policy
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.stream_offset import StreamOffset
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
-    RedeliverUnacknowledgedMessages,
-    Report,
-    Seek,
-    Unsubscribe,
-)
-from pulsar_spark.subscriptions.dead_letter import times_reconsumed
-from pulsar_spark.topic_name import TopicName, TopicPartition
 
-GROUPED: Final = 20_000
-"""The number of acknowledgements that are sent at once, however short they have waited."""
+QUEUE_BYTES: Final = "64m"
+"""The payload that a queue has at most, but for one larger message."""
+REPORTED_WITHIN_S: Final = 0.1
+"""The longest time from handing out a message to the report that names it."""
+ATTENDED_WITHIN_S: Final = 1.0
+"""The longest time without a poll of the broker while the program makes no call."""
+REMOTE_ATTENDED_WITHIN_S: Final = 5.0
+"""The same over a network, where each poll costs requests."""
+GROUPED: Final = 1_000
+"""So many acknowledgements are sent at once (`ackGroupingMaxSize` of Pulsar's C++ client)."""
 REMOTE_GROUP_MS: Final = 1_000
 """The least group time over a network, where a report takes three requests."""
-_PLACE: Final = {
-    "topic": pa.string(), "ledger_id": pa.int64(), "entry_id": pa.int64(),
-    "partition": pa.int64(), "batch_index": pa.int64(), "attempt": pa.int64(),
-}  # fmt: skip
-_SAID: Final = {
-    **_PLACE, "ack_type": pa.string(), "delay_ms": pa.int64(), "reconsume_times": pa.int64(),
-    "properties": pa.map_(pa.string(), pa.string()), "delay": pa.string(), "error": pa.string(),
-}  # fmt: skip
-"""The columns of what is said of messages, as for a sink that acknowledges."""
 _log = logging.getLogger(__name__)
-_SaidRow = tuple[Any, ...]
-_Said = ReceivedMessage | _SaidRow
-"""A message that is acknowledged, or a row that says something else."""
 _NEVER_RIGHT: Final = (InvalidCursorPositionError, InvalidMessageError, TopicNotFoundError)
 """Faults of one row that stay, however often it is said: the others go out without it."""
 
@@ -88,13 +88,13 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     ) -> None:
         """Subscribes; the broker's answer comes with the next call.
 
-        `options` are those of a streaming source. `prefetch` messages are taken at once, each of
-        which counts as delivered. Acknowledgements wait for the group time, so that others join
-        them. InvalidOptionError if an option is wrong, TopicNotFoundError if there is no topic.
+        `options` are those of a streaming source. `prefetch` messages are queued at most.
+        Acknowledgements wait for the group time, so that others join them. InvalidOptionError if an
+        option is wrong, TopicNotFoundError if there is no topic.
         """
         defaults = {"receiverQueueSize": "1000", "failOnDataLoss": "false"}  # as in Pulsar
         given = {**defaults, **options, "ackMode": "manual"}
-        given["maxMessagesPerTrigger"] = str(prefetch)
+        given |= {"maxMessagesPerTrigger": str(prefetch), "maxBytesPerTrigger": QUEUE_BYTES}
         self.options: Options = options_of(given, Scope.STREAM_READ)
         self.root = Root.of(self.options)
         self._clock = self.root.clock
@@ -102,28 +102,37 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         if self._group_ms and self.root.store.remote:
             self._group_ms = max(self._group_ms, REMOTE_GROUP_MS)
         self._waits_for_others = bool(self._group_ms) and self.root.store.remote
-        """Whether acknowledgements wait also when it looks for messages and finds none."""
+        """True if acknowledgements wait also when it looks for messages and finds none."""
         self._queue_size: int = self.options["receiverQueueSize"]
         self._topics = _named(self.options)
-        self._run = ConsumerRun(self.options, self.root, completed=self._completed)
+        is_durable = self.options["subscriptionMode"] == "Durable"
+        self._pending = PendingReports(self._queue_size, durable=is_durable)
+        self._run = ConsumerRun(
+            self.options, self.root, completed=self._pending.complete, prefetches=True,
+            process=this_process(),
+        )  # fmt: skip
+        self._run.topics.reads_again = True
         self._run.check()
         self._offset = self._run.pinned()
         self._client = self._run.connected(self._offset)
         self._lock = threading.RLock()
         self._saying = threading.Lock()
-        """Guards `_unsaid`; never held while anything is read or written."""
-        self._queue: deque[ReceivedMessage] = deque()
-        self._unacknowledged: dict[TopicPartition, PositionSet] = {}
-        """Messages taken into the queue, and not acknowledged or given back since."""
-        self._acknowledged: dict[TopicPartition, Cursor] = {}
-        """Messages that this consumer acknowledged, above the subscription's floor."""
-        self._said: dict[TopicPartition, Acknowledgments] = {}
-        """Rejections since the last report."""
-        self._unsaid: list[_Said] = []
+        """Guards `_unsent`; never held while anything is read or written."""
+        self.queue = ReceiverQueue()
+        self._counts_suspects = dead_letter_policy(self.options) is not None
+        self._unreported = 0
+        """The number of messages taken into the queue that no report has made room for."""
+        self._unsent: list[Outcome] = []
         """For the next report."""
         self._flushing = DelayedFlush(self._clock, self._group_ms, self.flush, "acknowledgements")
-        self._heard_s = -inf
-        self._epochs: dict[TopicPartition, int] = {}
+        self._polled_s = -inf
+        self._handed_s = inf
+        """The time at which the oldest message was handed out that no report has named."""
+        self._incarnation = self._client.incarnation
+        self._confirming: tuple[float, dict[TopicPartition, int]] | None = None
+        """The time at which the broker was asked whether it gave this consumer up, and requests."""
+        self._epochs: dict[TopicPartition, tuple[int, int]] = {}
+        """The topic's incarnation and the epoch of each partition, as received last."""
         self._redelivers = 0
         self._requested: dict[TopicPartition, int] = {}
         self._unconfirmed: set[TopicPartition] = set()
@@ -133,10 +142,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """That everything be given again, which goes out with the next report."""
         self._stats: ConsumerStatsRecorder | None = None
         stats_interval_s = self.options["statsIntervalSeconds"]
-        if stats_interval_s and stats_recorder.is_heard():
+        if stats_interval_s and stats_recorder.is_observed():
             self._stats = ConsumerStatsRecorder(
                 self._clock, stats_interval_s, self._topics, self._client.subscription, self.name,
-                lambda: len(self._queue),
+                lambda: len(self.queue),
             )  # fmt: skip
 
     @property
@@ -148,35 +157,43 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         return self._client.is_closed
 
     @property
-    def news_s(self) -> float:
+    def is_unreported(self) -> bool:
+        """True if messages were handed out that no report has named."""
+        return self.queue.is_unreported
+
+    @property
+    def active_s(self) -> float:
         """When there was news last."""
-        return self._run.news_s
+        return self._run.active_s
 
     def is_connected(self) -> bool:
-        """Whether the broker has let it in, on all partitions."""
+        """True if the broker has let it in, on all partitions."""
         return all(each.connected for each in self._client.consumers.values())
 
     def is_answered(self) -> bool:
-        """Whether the broker has answered all requests."""
+        """True if the broker has answered all requests."""
         consumers, asked = self._client.consumers, self._requested
-        return all(each.answered >= asked.get(about, 0) for about, each in consumers.items())
+        return all(
+            each.answered >= asked.get(topic_partition, 0)
+            for topic_partition, each in consumers.items()
+        )
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether its topics are terminated, and the subscription has acknowledged everything."""
+        """True if its topics are terminated, and the subscription has acknowledged everything."""
         self.flush()
         self.poll()
         views, stepped = self.partitions(), self._client.stepped
         return all(
             view.ledger.state.is_terminated
-            and about in stepped
-            and stepped[about].last_position >= view.last_position
-            and not self._client.backlog(about)
-            for about, view in views.items()
+            and topic_partition in stepped
+            and stepped[topic_partition].last_position >= view.last_position
+            and not self._client.backlog(topic_partition)
+            for topic_partition, view in views.items()
         )
 
-    def view(self, about: TopicPartition) -> PartitionView:
+    def view(self, topic_partition: TopicPartition) -> PartitionView:
         """A partition of which it has received something."""
-        return self._run.topics.view(about)
+        return self._run.topics.view(topic_partition)
 
     def partitions(self) -> Mapping[TopicPartition, PartitionView]:
         """Its topics' partitions as of now."""
@@ -197,16 +214,33 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether its queue has a message, and it has just heard the broker."""
+        """True if its queue has a message, and it has just heard the broker."""
         self._check_open()
-        return bool(self._queue) and self._clock.monotonic_s() - self._heard_s < LEAST_PAUSE_S
+        if not self.queue.is_ready or self._client.is_overdue:
+            return False
+        return self._clock.monotonic_s() - self._polled_s < LEAST_PAUSE_S
 
     def take(self) -> ReceivedMessage | None:
-        """The next message of its queue."""
-        try:
-            return self._queue.popleft()
-        except IndexError:
+        """Hand out the next message of its queue."""
+        if self._client.is_overdue:
             return None
+        message = self.queue.take()
+        if message is not None and self._handed_s == inf:
+            self._handed_s = self._clock.monotonic_s()
+        return message
+
+    def reserve(self) -> ReceivedMessage | None:
+        """The next message of its queue, for a batch; it is handed out, or put back, later."""
+        return None if self._client.is_overdue else self.queue.reserve()
+
+    def hand_out(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Hand out these of a batch, but for those that others may have been given meanwhile."""
+        if self._client.is_overdue:
+            self.queue.put_back(messages)
+            return []
+        if messages and self._handed_s == inf:
+            self._handed_s = self._clock.monotonic_s()
+        return self.queue.hand_out(messages)
 
     def fetch(self) -> bool:
         """Fill its queue if that is empty; whether there is a message now. Errors as `receive`."""
@@ -214,9 +248,13 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             return True
         with self._lock:
             self._check_open()
-            self._heard_s = self._clock.monotonic_s()
-            self._hear()
-            while not self._queue:
+            self._polled_s = self._clock.monotonic_s()
+            self._observe()
+            if self._client.is_overdue and not self._is_confirmed():
+                return False
+            while not self.queue.is_ready:
+                if len(self.queue):
+                    return self._release()
                 planned = self._run.plan(self._offset)
                 if planned is None:
                     if self._asking or not self._waits_for_others:
@@ -227,15 +265,38 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     @property
     def watched(self) -> list[Watched]:
-        """Where that appears for which `fetch` looks."""
+        """The folders in which the input of `fetch` appears."""
         return self._run.watched
 
     def poll(self) -> None:
         """Take in the broker's news, and report; errors as of `receive`."""
         with self._lock:
             if not self._client.is_closed:
-                self._hear()
+                self._polled_s = self._clock.monotonic_s()
+                self._observe()
                 self._report()
+
+    def attend(self, has_activity: Callable[[], bool]) -> float:
+        """Poll if the program has made no call for a while; 0 if so, else seconds until it is due.
+
+        So a consumer obeys, and reports, while its program is busy or its listener is paused.
+        """
+        if self._client.is_closed:
+            return inf
+        remote, now_s = self.root.store.remote, self._clock.monotonic_s()
+        reported_within_s = max(REPORTED_WITHIN_S, self._group_ms / 1000)
+        due_s = self._handed_s + reported_within_s - now_s
+        if due_s > 0:
+            within_s = REMOTE_ATTENDED_WITHIN_S if remote else ATTENDED_WITHIN_S
+            quiet_s = now_s - self._polled_s
+            if quiet_s < within_s:
+                due_s = min(due_s, within_s - quiet_s)
+            elif remote or has_activity():
+                due_s = 0.0
+        if due_s <= 0:
+            self.poll()
+            return 0.0
+        return due_s
 
     # -- acknowledging -------------------------------------------------------------------------
 
@@ -244,14 +305,14 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
         InvalidCursorPositionError if one was never published: the others are acknowledged.
         """
-        self._say(messages)
+        self._add_to_report(messages)
 
     def acknowledge_cumulative(self, message: ReceivedMessage) -> None:
         """Acknowledge all of its partition up to it. BrokerRefusedError where others share."""
         if self.options["subscriptionType"] in ("Shared", "Key_Shared"):
             text = "Cannot use cumulative acks on a non-exclusive/non-failover subscription"
             raise BrokerRefusedError(ServerError.NOT_ALLOWED_ERROR, text)
-        self._say(_rows("Cumulative", [message]))
+        self._add_to_report(rows_of("Cumulative", [message]))
 
     def negative_acknowledge(
         self, *messages: ReceivedMessage, delay_ms: int | None = None, error: str | None = None
@@ -260,7 +321,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
         What is said last of a message is in its dead letter, if it comes to that.
         """
-        self._say(_rows("Negative", messages, delay_ms, error=error))
+        self._add_to_report(rows_of("Negative", messages, delay_ms, error=error))
 
     def reconsume_later(
         self,
@@ -272,16 +333,16 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Have them delivered again from the retry letter topic."""
         times = times_reconsumed(message.properties or {})
         given = list((properties or {}).items())
-        self._say(_rows("ReconsumeLater", [message], delay_ms, times, given, error))
+        self._add_to_report(rows_of("ReconsumeLater", [message], delay_ms, times, given, error))
 
-    def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def report_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Say of messages what these rows say, as to a sink that acknowledges."""
         self._check_open()
-        said = [tuple(map(row.get, _SAID)) for row in rows]
-        if said:
-            _batch(said)
+        pending = [tuple(map(row.get, COLUMNS)) for row in rows]
+        if pending:
+            batch_of(pending)
         with self._saying:
-            self._unsaid += said
+            self._unsent += pending
         self.poll()
 
     def flush(self) -> None:
@@ -290,7 +351,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             if not self._client.is_closed:
                 self._report()
 
-    def ask_for_receipt(self) -> None:
+    def request_receipt(self) -> None:
         """Send what waits, and have the broker answer: `is_answered` says when it has."""
         with self._lock:
             self._check_open()
@@ -303,9 +364,9 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def committed(self, messages: Sequence[ReceivedMessage]) -> None:
         """A transaction has acknowledged these."""
         with self._lock:
-            for about, found in folded(messages, self.root).items():
-                if not self._run.topics.is_left_out(about.topic):
-                    self._take_in(about, found)
+            for topic_partition, found in folded(messages, self.root).items():
+                if not self._run.topics.is_left_out(topic_partition.topic):
+                    self._take_in(topic_partition, found)
 
     # -- the subscription ----------------------------------------------------------------------
 
@@ -316,51 +377,55 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             self._redelivers = max(self._redelivers + 1, self._clock.wall_ms())
             client = self._client
             self._asking = {
-                about: RedeliverUnacknowledgedMessages(
+                topic_partition: RedeliverUnacknowledgedMessages(
                     client.subscription, self.name, client.incarnation, each.epoch, self._redelivers
                 )
-                for about, each in client.consumers.items()
+                for topic_partition, each in client.consumers.items()
                 if each.connected
             }
-            self._queue.clear()
-            self._unacknowledged.clear()
+            self.queue.clear()
+            self._fold()
+            self._pending.holds_nothing()
             self._report()
 
-    def seek(self, to: MessageId | Position | int) -> None:
+    def seek(
+        self, to: MessageId | Position | int, topic_partition: TopicPartition | None = None
+    ) -> None:
         """Move all consumers of the subscription to this message, or to that publish time in ms."""
         with self._lock:
-            self._client.say(self.seeks(to))
+            self._client.send(self.seeks(to, topic_partition))
 
-    def seeks(self, to: MessageId | Position | int) -> dict[TopicPartition, Seek]:
-        """The commands of a seek: an id moves its partition; EARLIEST, LATEST and a time all."""
+    def seeks(
+        self, to: MessageId | Position | int, topic_partition: TopicPartition | None = None
+    ) -> dict[TopicPartition, Seek]:
+        """The commands of a seek, which moves that partition, or all of them."""
         self._check_open()
-        name, commands = self._client.subscription, {}
-        for about in filter(self._run.topics.is_open, self._client.consumers):
-            if isinstance(to, int):
-                commands[about] = Seek(name, timestamp_ms=to)
-            elif isinstance(to, Position):
-                commands[about] = Seek(name, to)
-            elif max(to.partition, 0) == about.partition:
-                commands[about] = Seek(name, to.position, to.batch_index)
+        if isinstance(to, int):
+            command = Seek(self._client.subscription, timestamp_ms=to)
+        elif isinstance(to, Position):
+            command = Seek(self._client.subscription, to)
+        else:
+            command = Seek(self._client.subscription, to.position, to.batch_index)
+        there = filter(self._run.topics.is_open, self._client.consumers)
         return {
-            about: replace(each, topic_incarnation=self.view(about).ledger.state.incarnation)
-            for about, each in commands.items()
+            each: replace(command, topic_incarnation=self.view(each).ledger.state.incarnation)
+            for each in there
+            if topic_partition in (None, each)
         }
 
-    def epoch(self, about: TopicPartition) -> int:
-        """How often others or this consumer have sought on that partition, as far as it heard."""
-        return self._client.consumers[about].epoch
+    def epoch(self, topic_partition: TopicPartition) -> int:
+        """The number of seeks on that partition, as far as this consumer has received them."""
+        return self._client.consumers[topic_partition].epoch
 
     def unsubscribe(self) -> None:
         """Delete the subscription and close, unless other consumers are connected to it."""
         with self._lock:
             self._check_open()
+            self._report()
             client = self._client
             self._unsubscribing = dict(zip(client.consumers, client.requests, strict=False))
-            client.say({
-                about: Unsubscribe(client.subscription, self.name, client.incarnation, request)
-                for about, request in self._unsubscribing.items()
-            })  # fmt: skip
+            who = client.subscription, self.name, client.incarnation
+            client.send({a: Unsubscribe(*who, n) for a, n in self._unsubscribing.items()})
 
     def close(self) -> None:
         """Send a last report and leave: unacknowledged messages go to others at once."""
@@ -388,23 +453,27 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         if self._client.is_closed:
             raise ConsumerNotConnectedError(f"Consumer {self.name} is closed: subscribe again.")
 
-    def _hear(self) -> None:
-        """Take in news. A seek empties the queue of earlier messages."""
-        self._run.hear()
-        for about in sorted(self._run.heard & self._client.consumers.keys()):
-            consumer = self._client.consumers[about]
-            if consumer.connected and self._epochs.get(about) != consumer.epoch:
-                if about in self._epochs:
-                    self._forget(about)
-                self._epochs[about] = consumer.epoch
-                self._queue = deque(each for each in self._queue if each.partition != about)
-        for about in self._epochs.keys() - self._client.consumers.keys():  # its topic is left out
-            self._forget(about)
+    def _observe(self) -> None:
+        """Take in news. A seek empties the queue of earlier messages; what is revoked goes back."""
+        self._run.observe()
+        if self._client.incarnation != self._incarnation:
+            self._begin_again()
+        for topic_partition in sorted(self._run.observed & self._client.consumers.keys()):
+            consumer = self._client.consumers[topic_partition]
+            epoch = consumer.command.topic_incarnation, consumer.epoch
+            if consumer.connected and self._epochs.get(topic_partition) != epoch:
+                if topic_partition in self._epochs:
+                    self._forget(topic_partition)
+                self.queue.forget(topic_partition)
+                self._epochs[topic_partition] = epoch
+            self._give_back(topic_partition)
+        for topic_partition in self._epochs.keys() - self._client.consumers.keys():  # left out
+            self._forget(topic_partition)
         consumers, asked = self._client.consumers, self._unsubscribing
         left = asked.keys() & consumers.keys()
         if asked and all(consumers[each].answered >= asked[each] for each in left):
             self._unsubscribing = {}
-            if any(self._client.backlog(about) is not None for about in left):
+            if any(self._client.backlog(topic_partition) is not None for topic_partition in left):
                 raise BrokerRefusedError(
                     ServerError.NOT_ALLOWED_ERROR,
                     f"Subscription {self._client.subscription} has other consumers: whoever is "
@@ -412,44 +481,104 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 )
             self._client.leave()
 
-    def _forget(self, about: TopicPartition) -> None:
+    def _forget(self, topic_partition: TopicPartition) -> None:
         """Forget what was said of a partition, and is to be: somebody has sought, or it is gone."""
         with self._saying:
-            self._unsaid = [said for said in self._unsaid if _partition_of(said) != about]
-        self._unconfirmed.discard(about)
-        state = self._unacknowledged, self._acknowledged, self._said, self._asking, self._epochs
-        for kept in state:
-            kept.pop(about, None)
+            self._unsent = [
+                pending for pending in self._unsent if partition_of(pending) != topic_partition
+            ]
+        self._unconfirmed.discard(topic_partition)
+        self._pending.forget(topic_partition)
+        self._asking.pop(topic_partition, None)
+        self._epochs.pop(topic_partition, None)
+
+    def _begin_again(self) -> None:
+        """Drop the queue: the consumer was given up, others may have what it held."""
+        self.queue.clear()
+        self.queue.handed()
+        self._incarnation, self._confirming = self._client.incarnation, None
+        for topic_partition in self._pending.begins_again():
+            self._run.to_report(topic_partition)
+
+    def _give_back(self, topic_partition: TopicPartition) -> None:
+        """Drop from the queue what the broker has revoked; what was handed out stays."""
+        revoked = self._client.consumers[topic_partition].take_revoked()
+        if revoked is not None and not revoked:
+            return
+        self.queue.revoke(topic_partition, revoked)
+        self._fold_handed()
+        self._pending.given_back(topic_partition, revoked)
+
+    def _is_confirmed(self) -> bool:
+        """True if the broker has answered that it has not given this consumer up; asks first."""
+        consumers = {a: each for a, each in self._client.consumers.items() if each.connected}
+        if self._confirming is None:
+            asked = dict(zip(consumers, self._client.requests, strict=False))
+            self._confirming = self._clock.monotonic_s(), asked
+            self._fold()
+            self._send(self._offset, asked)
+            return False
+        asked_s, asked = self._confirming
+        if any(
+            each.answered < asked.get(topic_partition, 0)
+            for topic_partition, each in consumers.items()
+        ):
+            return False
+        self._confirming = None
+        self._client.confirm(asked_s)
+        return not self._client.is_overdue
+
+    def _release(self) -> bool:
+        """Make the next of the queue ready; suspects only once they are reported as handed out."""
+        group, are_suspects = self.queue.next_group(self._is_suspect)
+        if are_suspects:
+            self._fold()
+            self._note_handed(group)
+            self._send(self._offset)
+            if any(each.partition in self._pending.handed for each in group):
+                return False  # the broker does not let it in just now
+        self.queue.release(group, is_reported=are_suspects)
+        return True
+
+    def _is_suspect(self, message: ReceivedMessage) -> bool:
+        consumer = self._client.consumers.get(message.partition)
+        if consumer is None or not consumer.suspects:
+            return False
+        held = message.message_id
+        return consumer.suspects.contains(held.position, held.batch_index)
 
     def _take(self, planned: StreamOffset) -> None:
         messages = read_between(self._run.topics, self._offset, planned)
         self._fold()  # it goes along with the report of what is taken
         changes = planned.changed_since(self._offset)
-        for about, ledgers in self._run.ledgers(changes).items():
-            new = changes[about].batch_since(self._offset.get(about), ledgers)
-            held = self._unacknowledged.get(about, PositionSet()).union(new)
-            self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
+        for topic_partition, ledgers in self._run.ledgers(changes).items():
+            new = changes[topic_partition].batch_since(self._offset.get(topic_partition), ledgers)
+            self._unreported += new.count(ledgers)
+            self._pending.queued(
+                topic_partition, new, self._client.consumers[topic_partition].floor
+            )
         taken: list[ReceivedMessage] = []
-        both: list[Callable[[], None]] = [
-            lambda: taken.extend(messages),
-            lambda: self._send(planned),
-        ]
+        both: list[Callable[[], None]] = [lambda: taken.extend(messages)]
+        if 2 * self._unreported >= self._queue_size:
+            both.append(lambda: self._send(planned))
         for _ in self.root.store.answers(lambda do: do(), both):  # first it reads, on a disk
             pass
         self._run.planned()
         self._offset = planned
         self._run.connected(planned)
-        self._queue.extend(taken)
+        suspects = (self._client.consumers[topic_partition].suspects for topic_partition in changes)
+        looks = self._counts_suspects and any(suspects)
+        self.queue.put(taken, self._is_suspect if looks else None)
         instruments.consumed(self._topics, self._client.subscription, len(taken))
         if self._stats is not None and taken:
             self._stats.received(len(taken), sum(len(each.value or b"") for each in taken))
 
-    def _say(self, said: Sequence[_Said]) -> None:
+    def _add_to_report(self, pending: Sequence[Outcome]) -> None:
         """Add to the next report, and send it unless others may join it."""
         self._check_open()
         with self._saying:
-            self._unsaid += said
-            waiting = len(self._unsaid)
+            self._unsent += pending
+            waiting = len(self._unsent)
         if not self._group_ms or waiting >= GROUPED:
             self.flush()
         else:
@@ -457,22 +586,23 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def _fold(self) -> None:
         """Take in what was said; what can never be right is left out, and raised at the end."""
+        self._fold_handed()
         with self._saying:
-            said, self._unsaid = self._unsaid, []
+            pending, self._unsent = self._unsent, []
         if gone := self._run.topics.left_out:
-            said = [each for each in said if _partition_of(each).topic not in gone]
-        done = [each for each in said if type(each) is ReceivedMessage]
-        rows = [each for each in said if type(each) is not ReceivedMessage]
-        if self._stats is not None and said:
-            given_back = sum(row[len(_PLACE)] == "Negative" for row in rows)
-            self._stats.acknowledged(len(said) - given_back)
+            pending = [each for each in pending if partition_of(each).topic not in gone]
+        done = [each for each in pending if type(each) is ReceivedMessage]
+        rows = [each for each in pending if type(each) is not ReceivedMessage]
+        if self._stats is not None and pending:
+            given_back = sum(row[len(PLACE)] == "Negative" for row in rows)
+            self._stats.acknowledged(len(pending) - given_back)
             self._stats.failed(given_back)
         wrong = None
         parts: list[list[Any]] = [part for part in (done, rows) if part]
         while parts:
             part = parts[-1]
             try:
-                found = fold([_batch(part)], self.root, None)
+                found = fold([batch_of(part)], self.root, None)
             except _NEVER_RIGHT as error:
                 parts.pop()
                 if len(part) > 1:
@@ -484,37 +614,52 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 continue
             except BaseException:
                 with self._saying:
-                    self._unsaid[:0] = [each for left in parts for each in left]
+                    self._unsent[:0] = [each for left in parts for each in left]
                 raise
             parts.pop()
-            for about, each in found.items():
-                self._take_in(about, each)
+            for topic_partition, each in found.items():
+                self._take_in(topic_partition, each)
         if wrong is not None:
             raise wrong
 
-    def _is_left_out(self, said: _Said, error: Exception) -> bool:
-        topic, topics = _partition_of(said).topic, self._run.topics
+    def _fold_handed(self) -> None:
+        """Take in what was handed out; what can't be found any more needs no report."""
+        self._handed_s = inf
+        messages = self.queue.handed()
+        try:
+            self._note_handed(messages)
+        except BaseException:
+            self.queue.hand_again(messages)
+            self._handed_s = self._clock.monotonic_s()
+            raise
+
+    def _note_handed(self, messages: Sequence[ReceivedMessage]) -> None:
+        gone = self._run.topics.left_out
+        parts = [[each for each in messages if each.partition.topic not in gone]]
+        while parts:
+            part = parts.pop()
+            try:
+                found = folded(part, self.root)
+            except _NEVER_RIGHT:
+                if len(part) > 1:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+                continue
+            for topic_partition, each in found.items():
+                self._run.to_report(topic_partition)
+                self._pending.handed_out(topic_partition, each)
+
+    def _is_left_out(self, pending: Outcome, error: Exception) -> bool:
+        topic, topics = partition_of(pending).topic, self._run.topics
         if isinstance(error, TopicNotFoundError):
             return topics.goes_on_without(topic)
-        return topics.is_left_out(topic)
+        return topic in topics.made_again or topics.is_left_out(topic)
 
-    def _take_in(self, about: TopicPartition, found: Acknowledgments) -> None:
-        self._run.to_report(about)
-        self._unconfirmed.add(about)
-        self._said.setdefault(about, Acknowledgments()).join(found)
-        held = self._unacknowledged.get(about, PositionSet())
-        for messages in (*found.rejected.values(), *found.later.values()):
-            held = held.difference(messages)
-        done = Cursor()
-        for messages in found.individual.values():
-            done = done.acknowledge(messages)
-        for furthest in found.cumulative.values():
-            done = done.union(Cursor().acknowledge_cumulative(*furthest))
-        held = held.after(done.mark_delete_position).difference(done.individually_deleted)
-        self._unacknowledged[about] = held
-        floor = self._client.consumers[about].floor
-        before = self._acknowledged.get(about, Cursor())
-        self._acknowledged[about] = before.union(done).floor(floor)
+    def _take_in(self, topic_partition: TopicPartition, found: Acknowledgments) -> None:
+        """Add to the next report, but for messages that were received before the last seek."""
+        consumer = self._client.consumers[topic_partition]
+        self._run.to_report(topic_partition)
+        self._unconfirmed.add(topic_partition)
+        self._pending.settled(topic_partition, found.since(consumer.first_attempt), consumer.floor)
 
     def _report(self) -> None:
         try:
@@ -527,87 +672,29 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     ) -> None:
         """Report what is planned, and what waits; the broker answers to `requests`.
 
-        Rejections are said once; they wait where a report failed, or nobody is connected.
+        Rejections are reported once; they wait where a report failed, or nobody is connected.
+        Nothing follows an Unsubscribe that has no answer: the broker would not know the consumer.
         """
+        if self._unsubscribing:
+            return
         consumers = {a: each for a, each in self._client.consumers.items() if each.connected}
-        asking = {about: each for about, each in self._asking.items() if about in consumers}
+        asking = {
+            topic_partition: each
+            for topic_partition, each in self._asking.items()
+            if topic_partition in consumers
+        }
         again = dict(zip(asking, self._client.requests, strict=False))
-        for about, number in again.items():  # whether or not it is heard that it was said
-            consumers[about].asked_again = number
-        self._run.report(self._offset, planned, {**requests, **again}, asking)
-        for about in [*asking, *self._said]:
-            if about in consumers:
-                self._asking.pop(about, None)
-                self._said.pop(about, None)
-
-    def _completed(self, about: TopicPartition, report: Report, ledgers: LedgerList) -> Report:
-        """The report with the acknowledgements and rejections, and permits for a full queue."""
-        said = self._said.get(about, Acknowledgments())
-        held = self._unacknowledged.get(about, PositionSet())
-        held = held.of_ledgers(filter(ledgers.get, held.ledger_ids))  # trimmed ones need no room
-        return replace(
-            report,
-            acknowledged=report.acknowledged.union(self._acknowledged.get(about, Cursor())),
-            rejected=said.rejections,
-            reconsume_later=said.to_reconsume_later,
-            permits=held.count(ledgers) + self._queue_size,
-        )
+        for topic_partition, number in again.items():  # whether or not it is heard that it was said
+            consumers[topic_partition].requested_again = number
+        up_to = self._pending.cumulative(self._client.subscription, consumers.keys())
+        self._run.report(self._offset, planned, {**requests, **again}, asking, up_to)
+        self._unreported = 0
+        self._pending.sent(consumers)
+        for topic_partition in asking:
+            self._asking.pop(topic_partition, None)
 
 
 def _named(options: Options) -> str:
     """The topics or the pattern that a consumer was given."""
     names = [options["topic"]] if options["topic"] else options["topics"]
     return ",".join(str(TopicName.parse(each)) for each in names) or str(options["topicsPattern"])
-
-
-def folded(
-    messages: Sequence[ReceivedMessage], root: Root
-) -> dict[TopicPartition, Acknowledgments]:
-    """What a sink that acknowledges makes of these, if they are acknowledged."""
-    return fold([_batch(messages)], root, None) if messages else {}
-
-
-def _partition_of(said: _Said) -> TopicPartition:
-    if isinstance(said, ReceivedMessage):
-        return said.partition
-    return TopicPartition(said[0], said[3])
-
-
-def _places(messages: Iterable[ReceivedMessage]) -> Iterator[_SaidRow]:
-    """Which messages are meant, in the order of _PLACE."""
-    for each in messages:
-        ledger_id, entry_id, partition, batch_index = each.place
-        yield each.topic, ledger_id, entry_id, max(partition, 0), batch_index, each.attempt
-
-
-def _rows(
-    kind: str,
-    messages: Iterable[ReceivedMessage],
-    delay_ms: int | None = None,
-    reconsume_times: int | None = None,
-    properties: list[tuple[str, str]] | None = None,
-    error: str | None = None,
-) -> list[_SaidRow]:
-    """What is said of these, in the order of _SAID."""
-    said = kind, delay_ms, reconsume_times, properties, None, error
-    rows = [(*place, *said) for place in _places(messages)]
-    if rows and said.count(None) < len(said) - 1:
-        _batch(rows)  # what can't be said is refused while the caller is here
-    return rows
-
-
-def _batch(said: Sequence[_Said]) -> pa.RecordBatch:
-    """Rows, or messages that are acknowledged. InvalidMessageError: no column holds one's part."""
-    done = [each for each in said if isinstance(each, ReceivedMessage)]
-    rows: Iterable[_SaidRow] = _places(done) if done else said
-    columns = zip(_SAID.items(), zip(*rows, strict=True), strict=False)
-    try:
-        return pa.RecordBatch.from_pydict(
-            {
-                name: pa.array(values, kind)
-                for (name, kind), values in columns
-                if values.count(None) < len(values)
-            }
-        )
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise InvalidMessageError(f"That can't be said of a message: {error}") from error

@@ -16,33 +16,34 @@ import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import pyarrow as pa
 
-from pulsar_spark.connector.schema.schema_registration import (
+from pulsar_spark.connector.inspect.telemetry import instruments, stats_recorder, tracing
+from pulsar_spark.connector.inspect.telemetry.stats_recorder import ProducerStatsRecorder
+from pulsar_spark.connector.runtime.publishing.message_routing import MessageRouting
+from pulsar_spark.connector.runtime.publishing.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.runtime.publishing.outgoing_messages import as_messages, check_delays
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.schema.schema_registration import (
     SinkSchema,
     check_validation,
     register,
 )
-from pulsar_spark.connector.sink.message_routing import MessageRouting
-from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.sink.outgoing_messages import as_messages, check_delays
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
-from pulsar_spark.connector.telemetry import instruments, stats_recorder, tracing
-from pulsar_spark.connector.telemetry.stats_recorder import ProducerStatsRecorder
-from pulsar_spark.connector.topic_log.backlog_quota import await_room
-from pulsar_spark.connector.topic_log.policies import max_delivery_delay_ms, open_or_create
-from pulsar_spark.connector.topic_log.producer_connection import (
+from pulsar_spark.connector.runtime.topics.backlog_quota import await_room
+from pulsar_spark.connector.runtime.topics.policies import max_delivery_delay_ms, open_or_create
+from pulsar_spark.connector.runtime.topics.producer_connection import (
     claim_of,
     connect,
     disconnect,
     is_registered,
 )
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.runtime.topics.topics import Root, options_of
+from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
+from pulsar_spark.connector.storage.process_identity import this_process
 from pulsar_spark.errors import (
     FileReclaimedError,
     InvalidMessageError,
@@ -50,22 +51,24 @@ from pulsar_spark.errors import (
     ProducerHeldError,
     PulsarliteError,
     StorageError,
+    StorageRefusedError,
     TopicNotFoundError,
 )
+from pulsar_spark.log.ledger_commit import Commit
+from pulsar_spark.log.publication import AlreadyCommitted
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import LedgerInfo
+from pulsar_spark.model.positions.message_id import MessageId
+from pulsar_spark.model.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.model.topic_name import TopicName, check_user_topic
 from pulsar_spark.options.option_values import MOST_COUNT
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerInfo
-from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.positions.position_set import NOTHING, PositionSet
-from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_log.publication import AlreadyCommitted
-from pulsar_spark.topic_name import TopicName, check_user_topic
 
 MOST_WAITING: Final = 20_000
-"""Messages that wait at most, ..."""
+"""The greatest number of messages that wait in a producer."""
 MOST_WAITING_BYTES: Final = 64 << 20
-"""... and bytes, but for a single message of more (Pulsar's default `memoryLimit`)."""
+"""The greatest size of the messages that wait, but for a single larger one (Pulsar's default
+`memoryLimit`)."""
 DUPLICATE: Final = MessageId(-1, -1)
 """The id of a message that was dropped, as the topic had it already."""
 _COLUMNS: Final = pa.schema(
@@ -81,7 +84,6 @@ _NO_DELAY: Final = timedelta(0)
 _LONG_DELAY: Final = timedelta(days=100_000)
 """A shorter one ends at a time that can be stored."""
 _MAY_PASS: Final = (StorageError, ProducerHeldError, OSError)
-"""Errors after which messages wait on: the store may answer the next time, and have room."""
 
 Row = tuple[Any, ...]
 """A message's values, in the order of _COLUMNS."""
@@ -115,15 +117,16 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         first_sequence_id: int | None = None,
         schema: SinkSchema | None = None,
         settings: Mapping[str, Any] | None = None,
+        is_alone: bool = False,
     ) -> None:
         """Connects in its `accessMode`; the topic is made, with these settings, if there is none.
 
         `options` are those of a sink with a `topic`. Messages wait for `publish_delay_ms`, or until
         `memory_limit_bytes` of them do, so that others share their commit; what could not be
         published for `send_timeout_ms` is given up (0: never). Values are bytes of `schema`, which
-        is registered now. ProducerFencedError or ProducerBusyError if the topic is another's,
-        ProducerBlockedQuotaExceededError if its backlog quota is exceeded (and says so by errors),
-        IncompatibleSchemaError if it refuses the schema, InvalidOptionError if an option is wrong.
+        is registered now. With `is_alone` nobody else may have its name. ProducerFencedError or
+        ProducerBusyError if topic or name are another's, ProducerBlockedQuotaExceededError if its
+        backlog quota is exceeded, IncompatibleSchemaError, InvalidOptionError if one is wrong.
         """
         given = {"producerName": f"producer-{uuid.uuid4().hex[:10]}", **options}
         self.options: Options = options_of(given, Scope.STREAM_WRITE)
@@ -141,7 +144,9 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             register(self._ledger, self.topic.partitioned_topic, schema)
         with suppress(ProducerHeldError):  # messages wait
             await_room(self._ledger, range(self.partitions), patience_ms=0)
-        self._claim = claim_of(self.options, self.name, uuid.uuid4().hex)
+        self._claim = claim_of(self.options, self.name, uuid.uuid4().hex, this_process())
+        if is_alone:
+            self._claim = replace(self._claim, is_requested=True, replaces=False)
         if is_registered(self._ledger, self._claim):
             connect(self._ledger, self._claim)
         known = (
@@ -167,7 +172,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         self._is_closed = False
         self._stats: ProducerStatsRecorder | None = None
         stats_interval_s = self.options["statsIntervalSeconds"]
-        if stats_interval_s and stats_recorder.is_heard():
+        if stats_interval_s and stats_recorder.is_observed():
             self._stats = ProducerStatsRecorder(
                 self._clock, stats_interval_s, str(self.topic), self.name, lambda: self.pending
             )
@@ -188,10 +193,10 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         *,
         done: Done | None = None,
         at_once: bool = False,
-        **said: Any,
+        **arguments: Any,
     ) -> int:
-        """Have a message published, of which `row` takes what is said; errors as of `enqueue`."""
-        return self.enqueue(self.row(value, **said), done, at_once=at_once)
+        """Publish a message in the background; errors as of `enqueue`."""
+        return self.enqueue(self.row(value, **arguments), done, at_once=at_once)
 
     def enqueue(self, row: Row, done: Done | None, *, at_once: bool = False) -> int:
         """Have a message published, now or with others that wait; its sequence id.
@@ -325,7 +330,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 raise
             return
         except Exception as error:
-            if not isinstance(error, _MAY_PASS):
+            if not may_pass(error):
                 self._tried = None
             self._give_up(chosen, error)
             raise
@@ -341,7 +346,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                     each.done(answers[each])
 
     def _stored(self, written: Sequence[WrittenTopic]) -> Stored:
-        """What an earlier attempt has published, its answer lost; nothing if it did not."""
+        """The publications of an earlier attempt whose answer was lost, if there are any."""
         self._ledger.refresh()
         state = self._ledger.state
         files = {each.file for topic in written for each in topic.ledgers}
@@ -353,7 +358,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         return ledgers, {n: found for n in numbers if (found := state.partition(n).hidden.of(ids))}
 
     def _is_full(self, more: int = 0) -> bool:
-        """Whether a message of `more` bytes has no room beside what waits."""
+        """True if a message of `more` bytes has no room beside what waits."""
         full = self._waiting_bytes + more > self._most_bytes or len(self._waiting) >= MOST_WAITING
         return full and bool(self._waiting)
 
@@ -386,7 +391,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         )
 
     def _is_plain(self, row: Row) -> bool:
-        """Whether it can be seen at a glance that this is a message: most are such."""
+        """True if it can be seen at a glance that this is a message: most are such."""
         value, key, pairs, *others = row
         return (
             type(value) is bytes
@@ -399,7 +404,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
     def _are_plain(
         self, ordering_key: Any, event_time: Any, at: Any, after: Any, _topic: Any, number: Any
     ) -> bool:
-        """Whether what few messages have needs no closer look either."""
+        """True if what few messages have needs no closer look either."""
         is_delayed = not (at is None and after is None)
         return (
             (ordering_key is None or type(ordering_key) is bytes)
@@ -428,7 +433,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         """End the messages that can't be published, or whose time is up, with that error."""
         now_s = self._clock.monotonic_s()
         late_s = now_s - self._timeout_s
-        if isinstance(error, _MAY_PASS):
+        if may_pass(error):
             chosen = [each for each in chosen if self._timeout_s and each.sent_s <= late_s]
         for each in self._leave(chosen):
             if self._stats is not None:
@@ -485,7 +490,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
 
 
 def _committed(published: Iterable[Commit | AlreadyCommitted]) -> Stored:
-    """What the topic's commit says."""
+    """The ids in the topic's commits."""
     commits = [each for each in published if isinstance(each, Commit)]
     hidden = {
         partition: Cursor.from_json_value(value).individually_deleted
@@ -493,6 +498,11 @@ def _committed(published: Iterable[Commit | AlreadyCommitted]) -> Stored:
         for partition, value in each.hidden.items()
     }
     return [ledger for each in commits for ledger in each.ledgers], hidden
+
+
+def may_pass(error: BaseException) -> bool:
+    """True if messages wait on after it: the store may answer the next time, and have room."""
+    return isinstance(error, _MAY_PASS) and not isinstance(error, StorageRefusedError)
 
 
 def _is_text(value: Any) -> bool:

@@ -13,17 +13,23 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
+from pulsar_spark.connector.client.arguments import check_texts
 from pulsar_spark.connector.client.client_errors import Result, exception_of, translated
-from pulsar_spark.connector.client.client_settings import check_type_or_none
+from pulsar_spark.connector.client.client_settings import check_type, check_type_or_none
 from pulsar_spark.connector.client.message import Message, MessageId
-from pulsar_spark.connector.client.message_producer import Done, MessageProducer, Row
+from pulsar_spark.connector.client.message_producer import (
+    Done,
+    MessageProducer,
+    Row,
+    may_pass,
+)
 from pulsar_spark.connector.client.records import Schema
-from pulsar_spark.connector.source.received_message import ReceivedMessage
-from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.telemetry import tracing
-from pulsar_spark.errors import ProducerHeldError, PulsarliteError, StorageError
-from pulsar_spark.positions import message_id as core
-from pulsar_spark.shown import Shown
+from pulsar_spark.connector.inspect.telemetry import tracing
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
+from pulsar_spark.connector.storage.polling import pause_s
+from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.model.described import Described
+from pulsar_spark.model.positions import message_id as core
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.client.transaction import Transaction
@@ -31,15 +37,16 @@ if TYPE_CHECKING:
 Callback = Callable[[Result, "MessageId | None"], object]
 Router = Callable[[Message, int], int]
 """(message, partitions) -> its partition, from 0 on."""
-_SAID: Final[Mapping[str, type]] = {
-    "properties": Mapping, "partition_key": str, "ordering_key": str, "sequence_id": int,
+_ARGUMENTS: Final[Mapping[str, type]] = {
+    "properties": dict, "partition_key": str, "ordering_key": str, "sequence_id": int,
     "event_timestamp": int, "deliver_at": int, "deliver_after": timedelta,
 }  # fmt: skip
-"""What may be said of a message beside its content, in the order of `_row`."""
+"""The arguments of a message beside its content, in the order of `_row`."""
+_BEYOND: Final = 1 << 63
 _log = logging.getLogger(__name__)
 
 
-class Producer(Shown):
+class Producer(Described):
     """One producer of a topic; `Client.create_producer` makes it. Safe for several threads."""
 
     def __init__(
@@ -72,8 +79,8 @@ class Producer(Shown):
         return not self._is_closed
 
     def is_full(self) -> bool:
-        """Whether as many messages wait as may."""
-        return self._engine.pending >= self._max_pending
+        """True if as many messages wait as may; 0 is no bound, as in Pulsar."""
+        return 0 < self._max_pending <= self._engine.pending
 
     def send(
         self,
@@ -98,6 +105,8 @@ class Producer(Shown):
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp,
             deliver_at, deliver_after,
         )  # fmt: skip
+        if replication_clusters is not None or disable_replication is not False:
+            _check_replication(replication_clusters, disable_replication)
         with tracing.sending(self.topic()):
             return self._send(message)
 
@@ -136,6 +145,8 @@ class Producer(Shown):
         It may be called in another thread. With a full queue this waits, if the producer blocks;
         else the result is ProducerQueueIsFull, which is raised if there is no callback.
         """
+        if replication_clusters is not None or disable_replication is not False:
+            _check_replication(replication_clusters, disable_replication)
         if self.is_full():
             if not self._blocks:
                 if callback is None:
@@ -163,7 +174,7 @@ class Producer(Shown):
         transaction: Transaction,
         content: Any,
         partition_key: str | None = None,
-        **said: Any,
+        **arguments: Any,
     ) -> None:
         """Publish a message when the transaction commits. What is said of it is as in `send`.
 
@@ -173,11 +184,12 @@ class Producer(Shown):
             text = "A transaction's messages come from producers with accessMode Shared."
             raise client_errors.OperationNotSupported(text)
         with translated():
-            row = self._row(content, partition_key=partition_key, **said)
+            row = self._row(content, partition_key=partition_key, **arguments)
         transaction.publish(self._engine, row)
 
     def flush(self) -> None:
         """Return when all messages sent so far are durable."""
+        self._check_open()
         with translated():
             self._engine.flush()
 
@@ -188,6 +200,9 @@ class Producer(Shown):
             self._engine.close()
         self._is_closed = True
         self._on_closed(self)
+
+    def end_with_process(self) -> None:
+        self._engine.close()
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -200,10 +215,12 @@ class Producer(Shown):
             "pending": self._engine.pending,
         }
 
-    def enqueue(self, done: Done | None, *message: Any, at_once: bool = False, **said: Any) -> None:
+    def enqueue(
+        self, done: Done | None, *message: Any, at_once: bool = False, **arguments: Any
+    ) -> None:
         """Have a message, as `_row` takes it, published with others; `done` is told how it went."""
         with translated():
-            self._engine.enqueue(self._row(*message, **said), done, at_once=at_once)
+            self._engine.enqueue(self._row(*message, **arguments), done, at_once=at_once)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -221,16 +238,16 @@ class Producer(Shown):
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> Row:
-        """What the engine is told of a message. A key that is empty is none."""
+        """The row of a message for the engine. An empty key is none."""
         self._check_open()
         value = None if content is None else self._schema.encode(content)
-        said = (
+        arguments = (
             properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at,
             deliver_after,
         )  # fmt: skip
-        if said.count(None) < len(said):
-            _check_said(said)
-        about = (
+        if arguments.count(None) < len(arguments):
+            _check_arguments(arguments)
+        topic_partition = (
             partition_key or None,
             ordering_key.encode() if ordering_key else None,
             properties,
@@ -239,19 +256,26 @@ class Producer(Shown):
             None if deliver_at is None else _time(deliver_at),
             deliver_after,
         )
-        partition = None if self._router is None else self._routed(value, about)
-        return self._engine.row(value, *about, partition)
+        partition = None if self._router is None else self._routed(value, topic_partition)
+        return self._engine.row(value, *topic_partition, partition)
 
-    def _routed(self, value: bytes | None, about: tuple[Any, ...]) -> int:
+    def _routed(self, value: bytes | None, topic_partition: tuple[Any, ...]) -> int:
         """The partition that the user's router chooses."""
         assert self._router is not None
-        key, ordering_key, properties, _, event_time, *_ = about
+        key, ordering_key, properties, _, event_time, *_ = topic_partition
         event_time_us = None if event_time is None else round(event_time.timestamp() * 1_000_000)
         message = ReceivedMessage(
             value, (-1, -1, -1, -1), self.topic(), key, ordering_key, properties,
             event_time_us=event_time_us,
         )  # fmt: skip
-        return self._router(Message(message, self._schema), self._engine.partitions)
+        count = self._engine.partitions
+        partition: Any = self._router(Message(message, self._schema), count)
+        if not (isinstance(partition, int) and 0 <= partition < count):
+            raise client_errors.UnknownError(  # as Pulsar's client calls it
+                f"The message_router gave partition {partition!r} for {self.topic()}, which has "
+                f"{count}. It has to give a whole number, 0 or more and below that."
+            )
+        return int(partition)
 
     def id_of(self, message_id: core.MessageId) -> MessageId:
         """The id as Pulsar writes it."""
@@ -275,18 +299,30 @@ class Producer(Shown):
 
 def refusal_of(error: Exception) -> client_errors.PulsarException:
     """Why a message was given up: of what might have passed, its time was up."""
-    if isinstance(error, (StorageError, ProducerHeldError, OSError)):
+    if may_pass(error):
         return client_errors.Timeout(str(error))
     return exception_of(error)
 
 
-def _check_said(said: tuple[Any, ...]) -> None:
-    """ValueError or TypeError names what is of a wrong type."""
-    for (name, kind), given in zip(_SAID.items(), said, strict=True):
+def _check_arguments(arguments: tuple[Any, ...]) -> None:
+    """ValueError or TypeError names what is wrong."""
+    for (name, kind), given in zip(_ARGUMENTS.items(), arguments, strict=True):
         check_type_or_none(kind, **{name: given})
-    for name, value in (said[0] or {}).items():
-        if not (isinstance(name, str) and isinstance(value, str)):
-            raise TypeError(f"Property {name!r} is {value!r}: names and values are texts.")
+    check_texts(arguments[0] or {})
+    for name, given in zip(_ARGUMENTS, arguments, strict=True):
+        if isinstance(given, int) and not -_BEYOND <= given < _BEYOND:
+            raise TypeError(f"Argument {name} is {given}, which 64 bits do not hold.")
+    if arguments[3] is not None and arguments[3] < 0:
+        raise ValueError("sequenceId needs to be >= 0")
+
+
+def _check_replication(clusters: object, is_disabled: object) -> None:
+    """ValueError or TypeError, though there is no replication."""
+    check_type_or_none(list, replication_clusters=clusters)
+    check_type(bool, disable_replication=is_disabled)
+    for each in clusters if isinstance(clusters, list) else ():
+        if not isinstance(each, str):
+            raise TypeError(f"{each!r} is no name of a cluster.")
 
 
 def _time(since_1970_ms: int) -> datetime:

@@ -19,20 +19,20 @@ from typing import Any
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
-from pulsar_spark.connector.client.client_settings import check_type_or_none
+from pulsar_spark.connector.client.client_settings import check_type
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.receiver import Receiver
 from pulsar_spark.connector.client.records import Schema
-from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.source.reader_run import ReaderRun
-from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
-from pulsar_spark.connector.source.start_positions import StartPosition
+from pulsar_spark.connector.runtime.reading.partition_view import PartitionView
+from pulsar_spark.connector.runtime.reading.reader_run import ReaderRun
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage, read_between
+from pulsar_spark.connector.runtime.reading.start_positions import StartPosition
+from pulsar_spark.connector.runtime.topics.topics import Root, options_of
 from pulsar_spark.connector.storage.folder_watch import Watched
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.consumer.stream_offset import PartitionOffset, StreamOffset
+from pulsar_spark.model.described import Described
+from pulsar_spark.model.topic_name import TopicPartition
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
-from pulsar_spark.shown import Shown
-from pulsar_spark.topic_name import TopicPartition
 
 ReaderListener = Callable[["Reader", Message], object]
 
@@ -62,7 +62,7 @@ class MessageReader:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its queue has a message."""
+        """True if its queue has a message."""
         return bool(self._queue)
 
     def fetch(self) -> bool:
@@ -90,20 +90,30 @@ class MessageReader:
     def seek(self, partitions: Iterable[TopicPartition], to: StartPosition) -> None:
         """Go on from there in these partitions; in others where it is."""
         with self._lock:
-            begun = {about: to.cursor(self.view(about)) for about in partitions}
-            begins = {about: PartitionOffset.beginning(each) for about, each in begun.items()}
+            begun = {
+                topic_partition: to.cursor(self.view(topic_partition))
+                for topic_partition in partitions
+            }
+            begins = {
+                topic_partition: PartitionOffset.beginning(each)
+                for topic_partition, each in begun.items()
+            }
             moved = self._offset.with_changes(begins)
             self._offset = replace(moved, incarnations=self._run.topics.incarnations(moved))
-            self._queue = deque(each for each in self._queue if each.partition not in begun)
+            others = []  # one by one: another thread may take messages meanwhile
+            while (message := self.take()) is not None:
+                if message.partition not in begun:
+                    others.append(message)
+            self._queue.extend(others)
 
     @property
     def watched(self) -> list[Watched]:
-        """Where that appears for which `fetch` looks."""
+        """The folders in which the input of `fetch` appears."""
         return self._run.topics.watched
 
-    def view(self, about: TopicPartition) -> PartitionView:
+    def view(self, topic_partition: TopicPartition) -> PartitionView:
         """A partition of its topic."""
-        return self._run.topics.view(about)
+        return self._run.topics.view(topic_partition)
 
     def partitions(self) -> Mapping[TopicPartition, PartitionView]:
         """Its topic's partitions as of now."""
@@ -112,7 +122,7 @@ class MessageReader:
             return self._run.topics.partitions()
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether its topic is terminated, and it has read everything."""
+        """True if its topic is terminated, and it has read everything."""
         views = self.partitions().values()
         return all(view.ledger.state.is_terminated for view in views) and not self.fetch()
 
@@ -138,11 +148,12 @@ class Reader(Receiver[MessageReader]):
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Timeout if there is none in that time."""
-        check_type_or_none(int, timeout_millis=timeout_millis)
+        if timeout_millis is not None:
+            check_type(int, timeout_millis=timeout_millis)
         return self._receive(timeout_millis)
 
     def has_message_available(self) -> bool:
-        """Whether there is a message behind the last that was read."""
+        """True if there is a message behind the last that was read."""
         return self.fetch()
 
     def seek(self, messageid: MessageId | int) -> None:
@@ -152,10 +163,17 @@ class Reader(Receiver[MessageReader]):
         are the ends of the topic.
         """
         self._check_open()
+        if self._inclusive and messageid == MessageId.latest:
+            messageid = self.get_last_message_id()
         with translated():
             partitions = self._engine.partitions()
             if isinstance(messageid, MessageId):
-                chosen = self._partitions_of(messageid.core)
+                number = max(messageid.partition(), 0)
+                chosen = [
+                    topic_partition
+                    for topic_partition in partitions
+                    if topic_partition.partition == number
+                ]
                 to = start_at(messageid, chosen, inclusive=self._inclusive)
                 self._engine.seek(chosen if to.ids else partitions, to)
             elif isinstance(messageid, int):
@@ -172,7 +190,7 @@ class Reader(Receiver[MessageReader]):
 def start_at(
     message_id: MessageId, partitions: Iterable[TopicPartition], *, inclusive: bool
 ) -> StartPosition:
-    """Where to begin for a message: its partition behind it, or at it, others at their first."""
+    """The positions behind (or at) a message id; other partitions start at their first."""
     if message_id == MessageId.earliest:
         return StartPosition("earliest")
     if message_id == MessageId.latest:
@@ -181,7 +199,7 @@ def start_at(
     return StartPosition("earliest", ids, inclusive=inclusive)
 
 
-class TableView(Shown):
+class TableView(Described):
     """The table of one topic, as of now and from then on; `Client.create_table_view` makes it."""
 
     def __init__(self, reader: Reader, topic: str, subscription: str | None = None) -> None:
@@ -191,7 +209,7 @@ class TableView(Shown):
         self._lock = threading.RLock()
         while reader.has_message_available():
             self._take(reader.read_next())
-        self._end = reader.follow(self._look, f"table view of {topic}")
+        self._end = reader.follow(self._poll, f"table view of {topic}")
 
     def get(self, key: str) -> Any:
         """The value of the key; None if it has none."""
@@ -225,13 +243,15 @@ class TableView(Shown):
         with self._lock:
             return {"topic": self._topic, "keys": len(self), "values": dict(self._values)}
 
-    def _look(self) -> float:
+    def _poll(self) -> float:
         """Take in what there is; 0 if there was something."""
         taken = 0
         try:
             while self._reader.fetch() and (message := self._reader.receive_now()) is not None:
                 self._take(message)
                 taken += 1
+        except client_errors.AlreadyClosed:  # its client was
+            self._end()
         except client_errors.PulsarException as error:
             if client_errors.may_pass(error):
                 _log.warning("The table view of %s looks again: %s", self._topic, error)

@@ -1,4 +1,4 @@
-"""What consumers and readers have in common: they wait for messages, and hand them out.
+"""Receiving, as consumers and readers share it: they wait for messages and hand them out.
 
 Invariants: a message is handed out once, to whoever asked first, or to the listener; who waits is
 woken by news, looks now and then besides, and learns soon when this is closed.
@@ -16,32 +16,31 @@ from pulsar_spark.connector.client.client_errors import translated
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.client.shared_broker import SharedBroker
-from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.source.received_message import ReceivedMessage
-from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
-from pulsar_spark.connector.storage.folder_watch import FolderWatch, Watched
-from pulsar_spark.connector.telemetry import tracing
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.positions import message_id as core
-from pulsar_spark.positions.position import Position
-from pulsar_spark.schema.schema_info import SchemaInfo
-from pulsar_spark.shown import Shown
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.connector.inspect.telemetry import tracing
+from pulsar_spark.connector.runtime.reading.partition_view import PartitionView
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.folder_watch import FolderWatch, Watched, has_activity
+from pulsar_spark.connector.storage.polling import LEAST_PAUSE_S, pause_s
+from pulsar_spark.model.described import Described
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.schema.schema_info import SchemaInfo
+from pulsar_spark.model.topic_name import TopicPartition
 
 _log = logging.getLogger(__name__)
 
 
 class Engine(Protocol):
-    """What receives, and never waits."""
+    """The engine of a receiver: it receives, and never waits."""
 
     root: Root
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether there will never be another message."""
+        """True if there will never be another message."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a message, and no need to look for news before."""
+        """True if there is a message, and no need to look for news before."""
 
     def fetch(self) -> bool:
         """Look for messages; whether there is one now."""
@@ -51,9 +50,9 @@ class Engine(Protocol):
 
     @property
     def watched(self) -> list[Watched]:
-        """Where that appears for which `fetch` looks."""
+        """The folders in which the input of `fetch` appears."""
 
-    def view(self, about: TopicPartition) -> PartitionView:
+    def view(self, topic_partition: TopicPartition) -> PartitionView:
         """A partition of which it has received something."""
 
     def partitions(self) -> Mapping[TopicPartition, PartitionView]:
@@ -66,7 +65,7 @@ class Engine(Protocol):
 E = TypeVar("E", bound=Engine)
 
 
-class Receiver(Shown, Generic[E]):
+class Receiver(Described, Generic[E]):
     """Waits, and hands out what an engine receives. Safe for several threads."""
 
     def __init__(
@@ -90,7 +89,7 @@ class Receiver(Shown, Generic[E]):
 
     @property
     def _name(self) -> str:
-        """What the log calls it."""
+        """The name in log lines."""
         return f"a reader of {self._topic}"
 
     @property
@@ -111,22 +110,21 @@ class Receiver(Shown, Generic[E]):
             if self._engine.is_ready:
                 return True
             while not self._fetch_first():
-                if not self._turn():
+                if not self._run_once():
                     return False
             return True
 
-    def has_news(self) -> bool:
-        """Whether it is time for another `fetch`; cheap, and may err."""
-        return self._is_closed or any(each.has_news() for each in self._watched)
+    def has_activity(self) -> bool:
+        """True if it is time for another `fetch`; cheap, and may err."""
+        return self._is_closed or has_activity(self._watched)
 
     def pause_s(self, quiet_s: float) -> float:
-        """How long to wait before the next look, when nothing has come for so long."""
+        """Seconds until the next poll, after that long without activity."""
         return pause_s(quiet_s, remote=self._remote)
 
     def receive_now(self) -> Message | None:
         """The next message of those that were fetched; None if there is none left."""
-        received = self._engine.take()
-        return None if received is None else Message(received, self._schema, self)
+        return self._message(self._engine.take())
 
     def listen(self, listener: Callable[[Any, Message], object]) -> None:
         """Hand each message to the listener from now on, in a thread of its own."""
@@ -135,10 +133,10 @@ class Receiver(Shown, Generic[E]):
 
     def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
         """Have that look for messages again and again; returns what ends it."""
-        return self._clock.follow(look, name, remote=self._remote, wait=self._rest)
+        return self._clock.follow(look, name, remote=self._remote, wait=self._wait)
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether there will never be another message, as in Pulsar's Java client.
+        """True if there will never be another message, as in Pulsar's Java client.
 
         The topic was terminated, and a reader has read all of it, a subscription acknowledged all.
         """
@@ -167,6 +165,11 @@ class Receiver(Shown, Generic[E]):
         finally:
             self._on_closed(self)
 
+    def end_with_process(self) -> None:
+        """Receive nothing more, and wait for nobody to whom a message was handed."""
+        self._is_closed = True
+        self._engine.close()
+
     # -- inside --------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
@@ -174,55 +177,72 @@ class Receiver(Shown, Generic[E]):
             raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
         self._check_client()
 
-    def _receive(self, timeout_ms: int | None) -> Message:
+    def _message(self, received: ReceivedMessage | None) -> Message | None:
+        return None if received is None else Message(received, self._schema, self)
+
+    def _receive(
+        self, timeout_ms: int | None, take: Callable[[], Message | None] | None = None
+    ) -> Message:
+        """The next message. Timeout, or Interrupted where Ctrl-C would end the program."""
+        try:
+            return self._awaited(timeout_ms, take or self.receive_now)
+        except KeyboardInterrupt as error:
+            if type(error) is not KeyboardInterrupt:  # the program's own, of its handler
+                raise
+            raise client_errors.Interrupted("Pulsar error: Interrupted") from None
+
+    def _awaited(self, timeout_ms: int | None, take: Callable[[], Message | None]) -> Message:
         begun_s = self._clock.monotonic_s()
         while True:
-            if self.fetch() and (message := self.receive_now()) is not None:
+            if self.fetch() and (message := take()) is not None:
                 return message
             quiet_s = self._clock.monotonic_s() - begun_s
             left_s = inf if timeout_ms is None else timeout_ms / 1000 - quiet_s
             if left_s <= 0 or not self._pause(quiet_s, left_s):
-                raise client_errors.Timeout(f"Pulsar error: TimeOut.{self._clock.pending()}")
+                pending = self._clock.pending()
+                raise client_errors.Timeout(f"Pulsar error: TimeOut{pending and '.'}{pending}")
 
     def _fetch_first(self) -> bool:
         """Look for messages before an embedded broker goes on."""
         if self._broker is None:
             return self._engine.fetch()
-        with self._broker.standing_back():
+        with self._broker.yielding():
             return self._engine.fetch()
 
-    def _turn(self) -> bool:
+    def _run_once(self) -> bool:
         """Make an embedded broker work; whether it had something to do."""
-        return self._broker is not None and self._broker.turn()
+        return self._broker is not None and self._broker.run_once()
 
     def _pause(self, quiet_s: float, most_s: float) -> bool:
-        return self._clock.pause(quiet_s, most_s, remote=self._remote, wait=self._rest)
+        return self._clock.pause(quiet_s, most_s, remote=self._remote, wait=self._wait)
 
-    def _rest(self, seconds: float) -> None:
+    def _wait(self, seconds: float) -> None:
         """Wait so long for news. What can't be taken in yet is no news."""
-        if self.has_news():
+        if self.has_activity():
             self._clock.sleep(min(seconds, LEAST_PAUSE_S))
             return
-        self._watch.wait((each.folder for each in self._watched), seconds, self.has_news)
+        self._watch.wait((each.folder for each in self._watched), seconds, self.has_activity)
 
     @property
     def _watched(self) -> list[Watched]:
-        """Where that appears for which it, or an embedded broker, looks."""
+        """The folders in which its own input appears, and that of an embedded broker."""
         return self._engine.watched + ([] if self._broker is None else self._broker.watched)
 
     def id_of(self, received: ReceivedMessage) -> MessageId:
         """The id as Pulsar writes it."""
         held = received.message_id
-        return self._id(received.partition, held.position, held.batch_index)
+        found = self._id(received.partition, held.position, held.batch_index)
+        found.attempt = received.attempt
+        return found
 
-    def _id(self, about: TopicPartition, at: Position, batch_index: int) -> MessageId:
-        view = self._engine.view(about)
+    def _id(self, topic_partition: TopicPartition, at: Position, batch_index: int) -> MessageId:
+        view = self._engine.view(topic_partition)
         several = view.ledger.state.partitions > 1
         ledger = view.ledgers.get(at.ledger_id)
         if ledger is not None and ledger.batch_sizes.size_of(at.entry_id) == 1:
             batch_index = -1
-        name = str(about) if several else about.topic
-        number = about.partition if several else -1
+        name = str(topic_partition) if several else topic_partition.topic
+        number = topic_partition.partition if several else -1
         return MessageId(number, at.ledger_id, at.entry_id, batch_index, name)
 
     def written_with(self, received: ReceivedMessage) -> SchemaInfo | None:
@@ -235,29 +255,24 @@ class Receiver(Shown, Generic[E]):
     def _last_messages(self) -> dict[TopicPartition, MessageId]:
         """The last message of each partition that has one."""
         found = {}
-        for about, view in self._engine.partitions().items():
+        for topic_partition, view in self._engine.partitions().items():
             at = view.last_position
             if at.entry_id >= 0 and (ledger := view.ledgers.get(at.ledger_id)) is not None:
                 size = ledger.batch_sizes.size_of(at.entry_id)
-                found[about] = self._id(about, at, size - 1)
+                found[topic_partition] = self._id(topic_partition, at, size - 1)
         return found
-
-    def _partitions_of(self, message_id: core.MessageId) -> list[TopicPartition]:
-        """Those of that number: one, unless the consumer has several topics."""
-        number = max(message_id.partition, 0)
-        return [about for about in self._engine.partitions() if about.partition == number]
 
     def _hand_to(self, listener: Callable[[Any, Message], object]) -> float:
         """Hand over what there is; 0 if there was something."""
         handed = 0
         try:
             # A look takes a while, in which the listener may have been paused.
-            while self._may_tell() and self.fetch() and self._may_tell():
+            while self._may_deliver() and self.fetch() and self._may_deliver():
                 message = self.receive_now()
                 if message is None:
                     break
                 handed += 1
-                self._tell(listener, message)
+                self._report(listener, message)
         except client_errors.PulsarException as error:
             if client_errors.may_pass(error):
                 _log.warning("The listener of %s looks again: %s", self._name, error)
@@ -266,10 +281,10 @@ class Receiver(Shown, Generic[E]):
                 self._end_listening()
         return 0.0 if handed else inf
 
-    def _may_tell(self) -> bool:
+    def _may_deliver(self) -> bool:
         return self._is_listening and not self._is_closed
 
-    def _tell(self, listener: Callable[[Any, Message], object], message: Message) -> None:
+    def _report(self, listener: Callable[[Any, Message], object], message: Message) -> None:
         try:
             with tracing.processing(message, self._subscription):
                 listener(self, message)

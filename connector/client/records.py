@@ -20,13 +20,19 @@ from copy import copy
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pulsar_spark.connector.schema.schema_records import NOT_FINITE, fastavro, finite_or_text
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.connector.runtime.schema.schema_records import (
+    NOT_FINITE,
+    fastavro,
+    finite_or_text,
+    reading_records_of,
+)
+from pulsar_spark.errors import MissingPackageError
+from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
 
 __all__ = [
     "Array", "AvroSchema", "Boolean", "Bytes", "BytesSchema", "CustomEnum", "Double", "Field",
-    "Float", "Integer", "JsonSchema", "Long", "Map", "Null", "Record", "Schema", "String",
-    "StringSchema",
+    "Float", "Integer", "JsonSchema", "Long", "Map", "Null", "ProtobufNativeSchema", "Record",
+    "Schema", "String", "StringSchema",
 ]  # fmt: skip
 
 
@@ -63,9 +69,13 @@ class Field:
         if value is None and not self.required:
             return self.default()
         if not isinstance(value, self.python):
-            wanted = " or ".join(each.__name__ for each in self.python)
-            raise TypeError(f"Field {name} can't be {value!r}: it takes {wanted}.")
+            requested = " or ".join(each.__name__ for each in self.python)
+            raise TypeError(f"Field {name} can't be {value!r}: it takes {requested}.")
         return value
+
+    def validate_type(self, name: str, val: Any) -> Any:
+        """The same, by Pulsar's name of it."""
+        return self.checked(name, val)
 
     def definition(self, seen: set[str]) -> Any:  # noqa: ARG002
         """Avro's definition; names in `seen` are defined already."""
@@ -320,7 +330,7 @@ class Record:
 
 
 class Schema(ABC):
-    """How values become bytes."""
+    """The conversion of values to bytes, and back."""
 
     def __init__(self, info: SchemaInfo) -> None:
         self.info = info
@@ -390,13 +400,16 @@ class AvroSchema(Schema):
         self, record_cls: type[Record] | None, schema_definition: dict[str, Any] | None = None
     ) -> None:
         if record_cls is None and schema_definition is None:
-            raise ValueError("AvroSchema takes a Record's class, or a schema_definition.")
+            raise AssertionError(
+                "The param record_cls and schema_definition shouldn't be both None."
+            )
         self._record = record_cls
         definition = schema_definition if record_cls is None else record_cls.schema()
         super().__init__(SchemaInfo(SchemaType.AVRO, json.dumps(definition)))
         self._avro = fastavro()
-        self._name = (definition or {})["name"]
         self._parsed = self._avro.parse_schema(definition)
+        self._resolved: dict[str, tuple[Any, Any]] = {}
+        """The parsed definitions of writer and reader, by the writer's definition."""
 
     def encode(self, obj: Any) -> bytes:
         if self._record is None:
@@ -411,14 +424,72 @@ class AvroSchema(Schema):
         return self._decoded(data, self._parsed)
 
     def decode_written(self, data: bytes, written_with: SchemaInfo | None) -> Any:
-        """The value. A writer's record may have another name, as in Pulsar's client."""
+        """The value. A writer's records may have other names, as in Pulsar's client."""
         if written_with is None or written_with == self.info:
             return self.decode(data)
-        return self._decoded(data, json.loads(written_with.definition) | {"name": self._name})
+        if (known := self._resolved.get(written_with.definition)) is None:
+            writer = self._avro.parse_schema(json.loads(written_with.definition))
+            reader = reading_records_of(self._avro, self._parsed, self.info, written_with)
+            known = self._resolved[written_with.definition] = writer, reader
+        return self._decoded(data, *known)
 
-    def _decoded(self, data: bytes, writer: Any) -> Any:
-        value = self._avro.schemaless_reader(io.BytesIO(data), writer, self._parsed)
+    def _decoded(self, data: bytes, writer: Any, reader: Any = None) -> Any:
+        value = self._avro.schemaless_reader(io.BytesIO(data), writer, reader)
         return value if self._record is None else _lifted(self._record, value, text=False)
+
+
+class ProtobufNativeSchema(Schema):
+    """Messages of a class that protobuf's compiler made; needs the package protobuf."""
+
+    def __init__(self, record_cls: Any) -> None:
+        """TypeError if that is no class of protobuf messages."""
+        try:
+            from google.protobuf.message import Message
+        except ImportError as error:
+            raise MissingPackageError(
+                "ProtobufNativeSchema needs the package protobuf: pip install protobuf"
+            ) from error
+        if not (isinstance(record_cls, type) and issubclass(record_cls, Message)):
+            raise TypeError(f"record_cls must be a protobuf Message subclass, got {record_cls!r}")
+        self._record: Any = record_cls
+        definition = json.dumps(_protobuf_definition(record_cls))
+        super().__init__(SchemaInfo(SchemaType.PROTOBUF_NATIVE, definition))
+
+    def encode(self, obj: Any) -> bytes:
+        if not isinstance(obj, self._record):
+            raise TypeError(
+                f"Invalid record obj of type {type(obj)} - expected type is {self._record}"
+            )
+        return bytes(obj.SerializeToString())
+
+    def decode(self, data: bytes) -> Any:
+        return self._record.FromString(data)
+
+    def __str__(self) -> str:
+        return f"ProtobufNativeSchema({self._record.__name__})"
+
+
+def _protobuf_definition(record_cls: Any) -> dict[str, str]:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    descriptor = record_cls.DESCRIPTOR
+    files = FileDescriptorSet()
+    _add_file(files, descriptor.file, set())
+    return {
+        "fileDescriptorSet": base64.b64encode(files.SerializeToString()).decode(),
+        "rootMessageTypeName": descriptor.full_name,
+        "rootFileDescriptorName": descriptor.file.name,
+    }
+
+
+def _add_file(files: Any, file: Any, known: set[str]) -> None:
+    """Add a file behind those that it needs."""
+    if file.name in known:
+        return
+    known.add(file.name)
+    for each in file.dependencies:
+        _add_file(files, each, known)
+    file.CopyToProto(files.file.add())
 
 
 def _of(value: Any, kind: type) -> Any:

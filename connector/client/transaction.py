@@ -10,17 +10,20 @@ from collections.abc import Callable, Iterable
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
-from pulsar_spark.connector.client.message_consumer import MessageConsumer, folded
+from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer, Row
-from pulsar_spark.connector.sink.publishing import commit_as_one
-from pulsar_spark.connector.source.received_message import ReceivedMessage
-from pulsar_spark.connector.system.system_topics import Record
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.shown import Shown
+from pulsar_spark.connector.runtime.acknowledging.acknowledgment_rows import Folded
+from pulsar_spark.connector.runtime.acknowledging.outcome_rows import folded
+from pulsar_spark.connector.runtime.acknowledging.transaction_conflicts import ConflictCheck
+from pulsar_spark.connector.runtime.publishing.publishing import commit_as_one
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
+from pulsar_spark.connector.runtime.system_topics.system_topics import Record
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.model.described import Described
 
 
-class Transaction(Shown):
-    """What was sent and acknowledged so far; `Client.new_transaction` makes it.
+class Transaction(Described):
+    """The messages sent and acknowledged so far; `Client.new_transaction` makes it.
 
     As a context manager it commits at the end of its block, or aborts if that fails.
     """
@@ -59,6 +62,8 @@ class Transaction(Shown):
     def commit(self) -> None:
         """Let it all take effect at once. InvalidTxnStatusError if its time was over.
 
+        TransactionConflict, and nothing has taken effect, if a message that it acknowledges was
+        acknowledged before, by another transaction or without one.
         For consumers that want receipts it returns when the broker has their acknowledgements; if
         that takes too long it is Timeout, and the transaction stays committed.
         """
@@ -66,12 +71,19 @@ class Transaction(Shown):
         self._is_open = False
         with translated():
             written = [each for mine, rows in self._rows.items() for each in mine.written(rows)]
-            records = []
+            acknowledged: dict[str, list[Folded]] = {}
             for consumer, messages in self._acknowledged.items():
                 name = str(consumer.options["subscriptionName"])
-                for about, said in folded(messages, self._root).items():
-                    records += [Record.of(about, name, each) for each in said.reports(name)]
-            commit_as_one(self._root, written, records, None, self._timeout_ms)
+                acknowledged.setdefault(name, []).append(folded(messages, self._root))
+            records = [
+                Record.of(topic_partition, name, report)
+                for name, every in acknowledged.items()
+                for each in every
+                for topic_partition, acknowledgments in each.items()
+                for report in acknowledgments.reports(name)
+            ]
+            check = ConflictCheck(self._root, acknowledged) if acknowledged else None
+            commit_as_one(self._root, written, records, None, self._timeout_ms, check=check)
             for consumer, messages in self._acknowledged.items():
                 consumer.committed(messages)
             for await_receipt in self._receipts.values():

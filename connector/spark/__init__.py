@@ -1,4 +1,4 @@
-"""What Spark asks of its guests: Java, its home, worker processes, columns, waiting.
+"""The Spark data source, its readers and writers, and the session.
 
 No topic, no log: this room would serve another data source as well.
 """

@@ -18,19 +18,19 @@ from datetime import datetime, timedelta, timezone
 from math import ceil, inf, nextafter
 from typing import Final
 
-from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
+from pulsar_spark.connector.storage.polling import LEAST_PAUSE_S, pause_s
 from pulsar_spark.errors import PulsarliteError
 
-Look = Callable[[], float]
+Poll = Callable[[], float]
 """Returns 0 after news, else the seconds until something falls due; inf if nothing does."""
 Pending = Callable[[], Iterable[tuple[float, str]]]
 Action = Callable[[], float | None]
 Wait = Callable[[float], None]
 """Waits so many seconds at most, and less if there is news; where time passes by itself."""
-MOST_LOOKS: Final = 1_000
-"""How often a manual clock has all look at one instant, if there is news each time."""
+MOST_POLLS: Final = 1_000
+"""The number of polls that a manual clock makes at one instant, while each finds activity."""
 STANDS_S: Final = 5.0
-"""How long another thread waits, by the machine's clock, for a manual clock to be moved."""
+"""Seconds for which another thread waits, by the machine's clock, for a manual clock to move."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Clock(ABC):
 
     @abstractmethod
     def follow(
-        self, look: Look, name: str, *,
+        self, look: Poll, name: str, *,
         remote: bool, pending: Pending = tuple, wait: Wait | None = None,
     ) -> Callable[[], None]:  # fmt: skip
         """Look for news again and again, as often as who waits for it; returns what ends that.
@@ -82,7 +82,7 @@ class Clock(ABC):
         """
 
     def pending(self) -> str:
-        """What a wait that came to nothing is told: what is still to happen, and when."""
+        """The text for a wait that timed out: the pending events, and their times."""
         return ""
 
 
@@ -105,7 +105,7 @@ class SystemClock(Clock):
         return _threaded(lambda over: _repeat(over, every_s, action, name), name)
 
     def follow(
-        self, look: Look, name: str, *,
+        self, look: Poll, name: str, *,
         remote: bool, pending: Pending = tuple, wait: Wait | None = None,
     ) -> Callable[[], None]:  # fmt: skip
         del pending
@@ -121,12 +121,12 @@ def _repeat(over: Over, every_s: float, action: Callable[[], None], name: str) -
         _try(action, name)
 
 
-def _follow(over: Over, look: Look, name: str, *, remote: bool) -> None:
-    news_s, due_s = time.monotonic(), inf
-    while not over(min(pause_s(time.monotonic() - news_s, remote=remote), due_s)):
-        due_s = _look(look, name)
+def _follow(over: Over, look: Poll, name: str, *, remote: bool) -> None:
+    active_s, due_s = time.monotonic(), inf
+    while not over(min(pause_s(time.monotonic() - active_s, remote=remote), due_s)):
+        due_s = _poll(look, name)
         if due_s <= 0:
-            news_s, due_s = time.monotonic(), inf
+            active_s, due_s = time.monotonic(), inf
 
 
 def _threaded(
@@ -170,7 +170,7 @@ class ManualClock(Clock):
     def __init__(self, now_ms: int = 0) -> None:
         self._now_ms: float = now_ms
         self.ahead_ms = 0
-        """How far somebody has set the wall's time ahead."""
+        """Milliseconds by which the wall's time was set ahead."""
         self._repeated: list[_Due] = []
         self._followed: list[_Due] = []
         self._moving = threading.RLock()
@@ -186,7 +186,7 @@ class ManualClock(Clock):
 
     def sleep(self, seconds: float) -> None:
         with self._moving:
-            self._look()
+            self._poll()
             self._move(self._later(seconds))
 
     def pause(
@@ -198,7 +198,7 @@ class ManualClock(Clock):
             time.sleep(pause_s(quiet_s, remote=remote))
             return time.monotonic() - self._moved_s < STANDS_S
         with self._moving:
-            if self._look():
+            if self._poll():
                 return True
             due_ms = min((each.at_ms for each in self._dues()), default=inf)
             until_ms = min(due_ms, self._later(most_s))
@@ -218,7 +218,7 @@ class ManualClock(Clock):
         return stop
 
     def follow(
-        self, look: Look, name: str, *,
+        self, look: Poll, name: str, *,
         remote: bool, pending: Pending = tuple, wait: Wait | None = None,
     ) -> Callable[[], None]:  # fmt: skip
         del remote, wait  # here nobody asks in vain
@@ -244,7 +244,7 @@ class ManualClock(Clock):
         if passing < timedelta(0):
             raise ValueError(f"A clock is not moved back, by {-passing}: set ahead_ms instead.")
         with self._moving:
-            self._look()
+            self._poll()
             self._move(self._now_ms + passing / timedelta(milliseconds=1))
 
     def next_due_ms(self) -> int | None:
@@ -271,7 +271,7 @@ class ManualClock(Clock):
         return max(self._now_ms + seconds * 1000, least_ms)
 
     def _dues(self) -> Iterator[_Due]:
-        """What makes the clock stop on its way."""
+        """The events at which the clock stops on its way."""
         for each in (*self._repeated, *self._followed):
             if each.at_ms < inf and not (each.coalesce or each.under_way):
                 yield each
@@ -284,9 +284,9 @@ class ManualClock(Clock):
             self._catch_up(due.at_ms)
             if due in self._repeated:
                 self._act(due)
-            self._look()
+            self._poll()
         self._catch_up(until_ms)
-        self._look()
+        self._poll()
 
     def _catch_up(self, until_ms: float) -> None:
         """Go on to that instant, and do what was missed on the way."""
@@ -303,23 +303,23 @@ class ManualClock(Clock):
         with due:
             _try(due.action, due.name)
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         """Have all look that follow the news, until there is none; whether there was."""
-        for number in range(MOST_LOOKS):
-            news = False
+        for number in range(MOST_POLLS):
+            activity = False
             for each in [one for one in self._followed if not one.under_way]:
                 with each:
-                    due_s = _look(each.action, each.name)
-                news |= due_s <= 0
+                    due_s = _poll(each.action, each.name)
+                activity |= due_s <= 0
                 each.at_ms = self._now_ms + (due_s if due_s > 0 else LEAST_PAUSE_S) * 1000
-            if not news:
+            if not activity:
                 return number > 0
         return True
 
 
 @dataclass(eq=False, slots=True)
 class _Due:
-    """What is done, and when. Entered while it is under way: it does not happen within itself."""
+    """An action and its time. It is entered while it runs: it does not happen within itself."""
 
     at_ms: float
     name: str
@@ -336,8 +336,8 @@ class _Due:
         self.under_way = False
 
 
-def _look(look: Action, name: str) -> float:
-    """What it returns; inf after an error, which is logged."""
+def _poll(look: Action, name: str) -> float:
+    """Run a poll; inf after an error, which is logged."""
     due_s = _try(look, name)
     return inf if due_s is None else due_s
 

@@ -19,12 +19,13 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.errors import StorageError
 
 LEAST_STEP_S: Final = 0.001
 MOST_STEP_S: Final = 0.005
-"""How often it is asked where the kernel can't tell: ten times, within these, ..."""
-RESTS: Final = 100
-"""... and seldom enough that asking takes a hundredth of the time."""
+"""Seconds between two checks where the kernel can't notify: ten within these."""
+IDLE_WAITS: Final = 100
+"""A check may take a hundredth of the time between two."""
 _CREATED: Final = 0x100 | 0x80
 """IN_CREATE and IN_MOVED_TO."""
 
@@ -36,7 +37,15 @@ class Watched(NamedTuple):
     """
 
     folder: str
-    has_news: Callable[[], bool]
+    has_activity: Callable[[], bool]
+
+
+def has_activity(watched: Iterable[Watched]) -> bool:
+    """True if one of these has news, or a glance failed: who polls then meets the error."""
+    try:
+        return any(each.has_activity() for each in watched)
+    except (StorageError, OSError):
+        return True
 
 
 class FolderWatch(threading.local):
@@ -52,28 +61,24 @@ class FolderWatch(threading.local):
 
         That turns true by new names in these folders only, or by what this process does.
         """
-        told = [self._add(folder) for folder in folders]
+        reported = [self._add(folder) for folder in folders]
         clock = self._store.clock
         asked_s = clock.monotonic_s()
         end_s = asked_s + seconds
         step_s = min(max(LEAST_STEP_S, seconds / 10), MOST_STEP_S)
         while not until() and (now_s := clock.monotonic_s()) < end_s:
-            if told and all(told):
+            if reported and all(reported):
                 self._block(end_s - now_s)
             else:
-                clock.sleep(min(max(step_s, (now_s - asked_s) * RESTS), end_s - now_s))
+                clock.sleep(min(max(step_s, (now_s - asked_s) * IDLE_WAITS), end_s - now_s))
             asked_s = clock.monotonic_s()
 
     def rest(self, watched: Collection[Watched], seconds: float) -> None:
         """Wait so long for news. What is there already can't be taken in yet, and is none."""
-
-        def until() -> bool:
-            return any(each.has_news() for each in watched)
-
-        if until():
+        if has_activity(watched):
             self._store.clock.sleep(seconds)
         else:
-            self.wait((each.folder for each in watched), seconds, until)
+            self.wait((each.folder for each in watched), seconds, lambda: has_activity(watched))
 
     def _block(self, seconds: float) -> None:
         assert self._descriptor is not None
@@ -83,7 +88,7 @@ class FolderWatch(threading.local):
             os.read(self._descriptor.number, 1 << 16)
 
     def _add(self, folder: str) -> bool:
-        """Whether the kernel tells of this folder."""
+        """True if the kernel tells of this folder."""
         if folder in self._known:
             return True
         path, libc = self._store.local_folder(folder), _inotify()
@@ -105,7 +110,8 @@ class _Descriptor:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        weakref.finalize(self, os.close, number)
+        # Not at the exit of the process: threads that wait may read it until then.
+        weakref.finalize(self, os.close, number).atexit = False
 
 
 @cache

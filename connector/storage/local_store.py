@@ -3,9 +3,12 @@
 Invariants: a name appears only by `os.link` of a file that was fsynced, so no reader ever sees a
 part of one, and of several that create a name exactly one succeeds; the folder is fsynced before
 a call returns, and so are those above it, whoever made them: a folder that has a file was durable
-before it got it. What a killed process leaves behind are files called `.tmp-*`, which nobody reads.
-Of non-persistent topics nothing is fsynced but what their logs can't be opened without: a machine
-that stops may lose their messages, and only these.
+before it got it. A file keeps its temporary name until its folder is durable, so a reader that
+comes between sees a file with two names, and makes the folder durable before it returns the
+content. Only regular files are read, and nothing waits for the other end of a FIFO. What a killed
+process leaves behind are files called `.tmp-*`, which nobody reads. Of non-persistent topics
+nothing is fsynced but what their logs can't be opened without: a machine that stops may lose their
+messages, and only these.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,11 +27,13 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from pulsar_spark.connector.storage.object_store import (
+    MOST_BYTES,
     ObjectInfo,
     ObjectStore,
     Output,
     checked_path,
     join,
+    too_large,
 )
 from pulsar_spark.errors import (
     ObjectNotFoundError,
@@ -35,7 +41,7 @@ from pulsar_spark.errors import (
     StorageError,
     UnreadableFileError,
 )
-from pulsar_spark.topic_name import NON_PERSISTENT
+from pulsar_spark.model.topic_name import NON_PERSISTENT
 
 TEMPORARY_PREFIX = ".tmp-"
 MANY: Final = 8
@@ -44,9 +50,9 @@ AT_ONCE: Final = 8
 """So many threads wait for the disk together, which then makes durable what all of them wrote."""
 _MISSING = FileNotFoundError, NotADirectoryError
 _READING = "read", "look at", "list", "open"
-_LACKING = errno.EMFILE, errno.ENFILE, errno.ENOMEM
-"""What the process or the machine is short of: whatever is read then, nothing is wrong with it."""
-_Asked = TypeVar("_Asked")
+LACKING = errno.EMFILE, errno.ENFILE, errno.ENOMEM
+"""Errors of a process or machine that lacks something: the file that is read is not damaged."""
+_RequestT = TypeVar("_RequestT")
 _Answer = TypeVar("_Answer")
 _OPENS_A_LOG = re.compile(r"/_log/(0{20}\.json|pointer\.json|\d{20}\.snapshot\.parquet)$")
 
@@ -64,7 +70,9 @@ class LocalStore(ObjectStore):
     def local_folder(self, path: str) -> str | None:
         return self._full(path)
 
-    def all_of(self, work: Callable[[_Asked], _Answer], items: Iterable[_Asked]) -> list[_Answer]:
+    def all_of(
+        self, work: Callable[[_RequestT], _Answer], items: Iterable[_RequestT]
+    ) -> list[_Answer]:
         asked = list(items)
         if len(asked) < MANY:
             return list(map(work, asked))
@@ -72,33 +80,38 @@ class LocalStore(ObjectStore):
             return list(threads.map(work, asked))
 
     def get(self, path: str) -> bytes | None:
-        with _told("read", path):
+        with _reported("read", path):
+            full = self._full(path)
             try:
-                descriptor = os.open(self._full(path), os.O_RDONLY)
+                descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
             except _MISSING:
                 return None
             try:
-                return b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
+                status = os.fstat(descriptor)
+                _check_regular(status, path)
+                if status.st_nlink > 1 and _is_durable(path):
+                    _sync(os.path.dirname(full))  # its writer may not have got there yet
+                return _content(descriptor, status.st_size, path)
             finally:
                 os.close(descriptor)
 
     def create(self, path: str, data: bytes) -> bool:
         full = self._full(path)
-        with _told("write", path):
+        with _reported("write", path):
             if os.path.exists(full):
                 return False
             durable = _is_durable(path)
             with self._temporary(full, data, durable=durable) as temporary:
                 made = _link(temporary, full)
-            if made and durable:  # the folder without the temporary name
-                _sync(os.path.dirname(full))
+                if made and durable:
+                    _sync(os.path.dirname(full))
             return made
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         full = self._full(path)
-        with _told("replace", path):
+        with _reported("replace", path):
             self._have(os.path.dirname(full))
-            with open(full + ".lock", "ab") as lock:
+            with open(full + ".lock", "ab", opener=_open_at_once) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if self.get_versioned(path)[1] != token:
                     return False
@@ -111,39 +124,41 @@ class LocalStore(ObjectStore):
 
     def touch(self, path: str, data: bytes) -> None:
         full = self._full(path)
-        with _told("touch", path), self._temporary(full, data, durable=False) as temporary:
+        with _reported("touch", path), self._temporary(full, data, durable=False) as temporary:
             os.replace(temporary, full)
 
     def size(self, path: str) -> int | None:
-        with _told("look at", path), suppress(*_MISSING):
+        with _reported("look at", path), suppress(*_MISSING):
             return os.stat(self._full(path)).st_size
         return None
 
     def files(self, folder: str) -> Iterator[ObjectInfo]:
         for entry in self._entries(folder):
             path = join(folder, entry.name)
-            with _told("look at", path), suppress(FileNotFoundError):
+            with _reported("look at", path), suppress(FileNotFoundError):
                 if entry.is_file():
-                    stat = entry.stat()
-                    yield ObjectInfo(path, stat.st_size, stat.st_mtime_ns // 1_000_000)
+                    status = entry.stat()
+                    yield ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def folders(self, folder: str) -> list[str]:
         return sorted(entry.name for entry in self._entries(folder) if _is_folder(entry))
 
     def delete(self, path: str) -> None:
-        with _told("delete", path), suppress(*_MISSING):
+        with _reported("delete", path), suppress(*_MISSING):
             os.unlink(self._full(path))
 
     def open_input(self, path: str) -> Any:
-        with _told("open", path):
+        with _reported("open", path):
+            full = self._full(path)
             try:
-                return pa.OSFile(self._full(path), "rb")
+                _check_regular(os.stat(full), path)
+                return pa.OSFile(full, "rb")
             except FileNotFoundError as error:
                 raise ObjectNotFoundError(f"File {path} is not there (any more).") from error
 
     def open_output(self, path: str) -> Output:
         full = self._full(path)
-        with _told("create", path):
+        with _reported("create", path):
             self._have(os.path.dirname(full))
             return _LocalOutput(full, path)
 
@@ -190,7 +205,7 @@ class LocalStore(ObjectStore):
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         full = self._full(folder) if folder else self.root
-        with _told("list", folder), suppress(*_MISSING), os.scandir(full) as entries:
+        with _reported("list", folder), suppress(*_MISSING), os.scandir(full) as entries:
             return list(entries)
         return []
 
@@ -203,7 +218,7 @@ class _LocalOutput(Output):
         super().__init__(path, pa.OSFile(self._temporary, "wb"))
 
     def _finish(self) -> int | None:
-        with _told("write", self.path):
+        with _reported("write", self.path):
             try:
                 self.sink.close()
                 durable = _is_durable(self.path)
@@ -223,7 +238,7 @@ class _LocalOutput(Output):
         _discard(self._temporary)
 
 
-class _told:  # noqa: N801 - reads as a function
+class _reported:  # noqa: N801 - reads as a function
     """Turns an error of the disk into ours, which names the file. A class, as `get` is quick."""
 
     __slots__ = ("_path", "_verb")
@@ -236,11 +251,38 @@ class _told:  # noqa: N801 - reads as a function
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, PulsarliteError):
-            is_its_own = self._verb in _READING and error.errno not in _LACKING
+            is_its_own = self._verb in _READING and error.errno not in LACKING
             raise (UnreadableFileError if is_its_own else StorageError)(
                 f"Could not {self._verb} {self._path}: {error}. Check the disk and the rights on "
                 "it."
             ) from error
+
+
+def _open_at_once(full: str, flags: int) -> int:
+    """Open a file, and not wait for the other end of a FIFO in its place."""
+    return os.open(full, flags | os.O_NONBLOCK, 0o666)
+
+
+def _check_regular(status: os.stat_result, path: str) -> None:
+    """UnreadableFileError if it is something else: reading it might never end."""
+    if not stat.S_ISREG(status.st_mode):
+        raise UnreadableFileError(
+            f"{path} is no regular file ({stat.filemode(status.st_mode)}), and is not read: "
+            "something other than Pulsarlite has put it there. Restore the file from a copy."
+        )
+
+
+def _content(descriptor: int, size_bytes: int, path: str) -> bytes:
+    """The bytes of an open file. UnreadableFileError if there are more than MOST_BYTES."""
+    if size_bytes > MOST_BYTES:
+        raise too_large(path)
+    parts, left = [], MOST_BYTES + 1
+    while part := os.read(descriptor, min(max(size_bytes, 1 << 20), left)):
+        parts.append(part)
+        left -= len(part)
+        if not left:
+            raise too_large(path)
+    return b"".join(parts)
 
 
 def _is_durable(path: str) -> bool:
@@ -248,7 +290,7 @@ def _is_durable(path: str) -> bool:
 
 
 def _has_file(folder: str) -> bool:
-    """Whether the folder has a finished file."""
+    """True if the folder has a finished file."""
     try:
         with os.scandir(folder) as entries:
             finished = (each for each in entries if not each.name.startswith(TEMPORARY_PREFIX))

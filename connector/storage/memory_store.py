@@ -113,7 +113,7 @@ class MemoryStore(ObjectStore):
         return _MemoryOutput(self, checked_path(path))
 
     def _paths(self, folder: str) -> list[str]:
-        """Of the files and folders directly in the folder."""
+        """The paths of the files and folders directly in the folder."""
         if folder:
             checked_path(folder)
         return [join(folder, name) for name in tuple(self._folders.get(folder, ()))]

@@ -1,4 +1,4 @@
-"""Where the bytes lie: one narrow interface over a local folder and the object stores.
+"""The store of bytes: one narrow interface over a local folder and the object stores.
 
 Invariants: a path is relative to the root and never leaves it; a file is written once and whole,
 under a name that did not exist (`put_if_absent`, `open_output`), or replaced only by a caller that
@@ -18,17 +18,19 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
-from pulsar_spark.errors import StorageError, StorageUnavailableError
-from pulsar_spark.records.stored_data import leads_out
+from pulsar_spark.errors import StorageError, StorageUnavailableError, UnreadableFileError
+from pulsar_spark.model.records.stored_data import leads_out
 
 CREATE_ATTEMPTS = 10
-"""How often a file is put that was neither created nor seen."""
+"""The number of attempts to put a file that was neither created nor found."""
 SWAP_ATTEMPTS = 100
-"""How often a file is read again after another writer has replaced it."""
+"""The number of times that a file is read again after another writer has replaced it."""
+MOST_BYTES = 256 << 20
+"""A file that is read whole has no more bytes; the largest are snapshots. Messages are streamed."""
 LOST_RACE_PAUSE_S = 0.02
 """The longest pause on an object store after each lost race, times the races lost, up to 50."""
 
-_Asked = TypeVar("_Asked")
+_RequestT = TypeVar("_RequestT")
 _Answer = TypeVar("_Answer")
 
 
@@ -97,10 +99,13 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get(self, path: str) -> bytes | None:
-        """The content, or None if there is no such file."""
+        """The content, or None if there is no such file.
+
+        UnreadableFileError if it is no regular file, or has more than MOST_BYTES.
+        """
 
     def answers(
-        self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
+        self, request: Callable[[_RequestT], _Answer], paths: Iterable[_RequestT]
     ) -> Iterator[_Answer]:
         """A request for each path, in their order; over a network several at once."""
         return map(request, paths)
@@ -111,11 +116,13 @@ class ObjectStore(ABC):
             for _ in self.answers(lambda request: request(), requests):
                 pass
 
-    def beside(self, action: Callable[[], object]) -> None:
+    def in_background(self, action: Callable[[], object]) -> None:
         """Do it now; over a network beside what follows, where it raises nothing that is heard."""
         action()
 
-    def all_of(self, work: Callable[[_Asked], _Answer], items: Iterable[_Asked]) -> list[_Answer]:
+    def all_of(
+        self, work: Callable[[_RequestT], _Answer], items: Iterable[_RequestT]
+    ) -> list[_Answer]:
         """The work for each item, in their order; many wait for the disk or network together.
 
         At the first error, in that order, it ends; work that was begun beside that is done first.
@@ -190,6 +197,12 @@ class ObjectStore(ABC):
     def check(self) -> None:  # noqa: B027 - a folder, or memory, is made when it is needed
         """BucketNotFoundError if the bucket does not exist, so that nothing can be stored."""
 
+    def check_writes(self) -> None:  # noqa: B027 - a folder and memory keep their promises
+        """ConditionalWriteError if the store ignores the condition of a write.
+
+        StorageSettingsError if it does not list what was written. Asked before a topic is made.
+        """
+
     @abstractmethod
     def touch(self, path: str, data: bytes) -> None:
         """Have the file with that content, written now; a power cut may undo it. For heartbeats."""
@@ -225,6 +238,14 @@ class ObjectStore(ABC):
     @abstractmethod
     def open_output(self, path: str) -> Output:
         """A new file to stream into, for data too large for `put_if_absent`."""
+
+
+def too_large(path: str) -> UnreadableFileError:
+    """The error of a file that has more than MOST_BYTES."""
+    return UnreadableFileError(
+        f"File {path} has more than {MOST_BYTES >> 20} MiB, and none that is read whole has: "
+        "something other than Pulsarlite has written it. Restore it from a copy."
+    )
 
 
 def checked_path(path: str) -> str:

@@ -2,11 +2,13 @@
 
 Invariants: a file is created with «only if absent» and replaced with «only if it is still this»
 (the e-tag; on Google its generation), both decided by the service; a request that finds no answer
-is sent again by `obstore`, with growing pauses, MAX_RETRIES times and for RETRY_TIMEOUT at most,
-and then is an error that says so: nothing above this waits for the network; a client never crosses
+is sent again by `obstore`, with growing pauses, for storage.retry_timeout at most, and then is an
+error that says so: nothing above this waits for the network, and a service that has never answered
+is given up after FIRST_RETRIES, as its address may be wrong; a client never crosses
 a fork (`open_store` keeps one for each process), and a process forked from one that had used a
-client is told so, where `obstore` would hang. The service must honour conditional writes: S3,
-Google and Azure do, and MinIO, R2 and moto.
+client is told so, where `obstore` would hang. The service must honour conditional writes, as S3,
+Google, Azure, MinIO and R2 do: `check_writes` tries it before a topic is made. It needs no record
+of that, since a create that is refused is the proof; what is left is one small file at the root.
 """
 
 from __future__ import annotations
@@ -23,13 +25,22 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from pulsar_spark.connector.storage.object_store import (
+    CREATE_ATTEMPTS,
+    MOST_BYTES,
     ObjectInfo,
     ObjectStore,
     Output,
     checked_path,
+    too_large,
+)
+from pulsar_spark.connector.storage.service_errors import (
+    first_line,
+    lacks_bucket,
+    not_listed,
+    service_error,
 )
 from pulsar_spark.errors import (
-    BucketNotFoundError,
+    ConditionalWriteError,
     InvalidOptionError,
     MissingPackageError,
     ObjectNotFoundError,
@@ -37,6 +48,8 @@ from pulsar_spark.errors import (
     StorageUnavailableError,
 )
 
+FIRST_RETRIES: Final = 10
+"""The number of retries for a service that has never answered this store."""
 REQUESTS_AT_ONCE = 16
 READ_BUFFER_BYTES = 1 << 20
 PART_BYTES = 8 << 20
@@ -44,19 +57,22 @@ PART_BYTES = 8 << 20
 PARTS_AT_ONCE = 2
 """Parts on their way: a writer holds these, and the one that it fills."""
 
+CHECKED: Final = "_checked"
+"""A file at the root that shows that the store refuses to create it a second time."""
+_CHECKED_TEXT: Final = b"Pulsarlite tries with this file whether writes are conditional.\n"
+_NO_TOKEN: Final = json.dumps({"e_tag": '"00000000000000000000000000000000"', "version": "1"})
+"""No version of a file has this token: a write on its condition has to be refused."""
 _BUCKET_PROBE = "~bucket"
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-"""The codes of S3, Google and those like them, and of Azure, for a missing bucket."""
 
-_Asked = TypeVar("_Asked")
+_RequestT = TypeVar("_RequestT")
 _Answer = TypeVar("_Answer")
 
 _log = logging.getLogger(__name__)
 
 _used_in: set[int] = set()
 """The ids of processes that have used a client; after a fork, the parent's."""
-_beside: Final = ThreadPoolExecutor(1, "pulsarlite-beside")
-"""Of the process, as stores are pickled; its thread begins with its first use."""
+_in_background: Final = ThreadPoolExecutor(1, "pulsarlite-beside")
+"""The pool of the process, as stores are pickled; its thread begins with its first use."""
 
 
 class RemoteStore(ObjectStore):
@@ -76,18 +92,26 @@ class RemoteStore(ObjectStore):
             ) from error
         self.root = root.rstrip("/")
         self._module = obstore
-        self._has_bucket = False
+        self._has_bucket = self._has_checked_writes = self._is_answered = False
         from_url: Any = stores.from_url
+        retries = settings["retry_config"]
+        few = {**retries, "max_retries": min(retries["max_retries"], FIRST_RETRIES)}
         try:
-            self._store: Any = from_url(self.root, **settings)
+            self._first: Any = from_url(self.root, **{**settings, "retry_config": few})
+            self._later: Any = from_url(self.root, **settings)
         except (obstore.exceptions.BaseError, ValueError) as error:
             raise InvalidOptionError(
-                f"serviceUrl {root!r} can't be opened: {_first_line(error)}. Check the bucket's "
+                f"serviceUrl {root!r} can't be opened: {first_line(error)}. Check the bucket's "
                 "name, the credentials in the environment and the options of the store."
             ) from error
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.root!r})"
+
+    @property
+    def _store(self) -> Any:
+        """The client that asks long once the service has answered; before, its URL may be wrong."""
+        return self._later if self._is_answered else self._first
 
     @property
     def _obstore(self) -> Any:
@@ -107,20 +131,29 @@ class RemoteStore(ObjectStore):
         return self.get_versioned(path)[0]
 
     def answers(
-        self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
+        self, request: Callable[[_RequestT], _Answer], paths: Iterable[_RequestT]
     ) -> Iterator[_Answer]:
         asked = list(paths)
         if len(asked) < 2:
             return map(request, asked)
-        with ThreadPoolExecutor(min(len(asked), REQUESTS_AT_ONCE)) as threads:
+        with (
+            ThreadPoolExecutor(min(len(asked), REQUESTS_AT_ONCE)) as threads,
+            suppress(RuntimeError),
+        ):
             return threads.map(request, asked)
+        return map(request, asked)  # the process ends, and begins no more threads
 
-    def beside(self, action: Callable[[], object]) -> None:
-        _beside.submit(_said_if_it_fails, action)
+    def in_background(self, action: Callable[[], object]) -> None:
+        try:
+            _in_background.submit(_error_text, action)
+        except RuntimeError:  # the process ends, and begins no more threads
+            _error_text(action)
 
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
-        with suppress(FileNotFoundError), self.told("read", path, FileNotFoundError):
+        with suppress(FileNotFoundError), self.translated("read", path, FileNotFoundError):
             result = self._obstore.get(self._store, checked_path(path))
+            if result.meta["size"] > MOST_BYTES:
+                raise too_large(path)
             return bytes(result.bytes()), _token(result.meta)
         return None, None
 
@@ -135,15 +168,45 @@ class RemoteStore(ObjectStore):
             self.get(_BUCKET_PROBE)
             self._has_bucket = True
 
+    def check_writes(self) -> None:
+        """As of ObjectStore, once a process: three requests, and a fourth at a new root."""
+        if self._has_checked_writes:
+            return
+        is_new = self.create(CHECKED, _CHECKED_TEXT)
+        asked: list[Callable[[], object]] = [
+            lambda: is_new and self.create(CHECKED, _CHECKED_TEXT),
+            lambda: self.compare_and_swap(CHECKED, _NO_TOKEN, _CHECKED_TEXT),
+            lambda: any(each.path == CHECKED for each in self.files("")),
+        ]
+        is_created_twice, is_swapped, is_listed = self.answers(lambda ask: ask(), asked)
+        if is_created_twice or is_swapped:
+            what = "If-None-Match" if is_created_twice else "If-Match"
+            raise ConditionalWriteError(
+                f"The service at {self.root} ignores the condition of a write ({what}): of two "
+                "writers each would overwrite what the other has confirmed, and messages would be "
+                "lost. No topic was made. Take a service that honours conditional writes, as S3, "
+                "Google, Azure, MinIO and R2 do, or a version of this one that does."
+            )
+        if not is_listed:
+            raise not_listed(self.root, f"File {CHECKED} is missing.")
+        self._has_checked_writes = True
+
     def touch(self, path: str, data: bytes) -> None:
-        self._put(path, data, "overwrite")
+        for lost in range(CREATE_ATTEMPTS):
+            if self._put(path, data, "overwrite"):
+                return
+            self.pause(lost)
+        raise StorageUnavailableError(
+            f"File {path} could not be overwritten in {CREATE_ATTEMPTS} attempts: the service at "
+            f"{self.root} always had another write of it under way. Try again later."
+        )
 
     def size(self, path: str) -> int | None:
         found = self.info(path)
         return None if found is None else found.size_bytes
 
     def info(self, path: str) -> ObjectInfo | None:
-        with suppress(FileNotFoundError), self.told("look at", path, FileNotFoundError):
+        with suppress(FileNotFoundError), self.translated("look at", path, FileNotFoundError):
             return _info(path, self._obstore.head(self._store, checked_path(path)))
         return None
 
@@ -156,11 +219,11 @@ class RemoteStore(ObjectStore):
         return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in prefixes)
 
     def delete(self, path: str) -> None:
-        with suppress(FileNotFoundError), self.told("delete", path, FileNotFoundError):
+        with suppress(FileNotFoundError), self.translated("delete", path, FileNotFoundError):
             self._obstore.delete(self._store, checked_path(path))
 
     def open_input(self, path: str) -> Any:
-        with self.told("open", path):
+        with self.translated("open", path):
             reader = self._obstore.open_reader(
                 self._store, checked_path(path), buffer_size=READ_BUFFER_BYTES
             )
@@ -171,7 +234,7 @@ class RemoteStore(ObjectStore):
 
     def new_writer(self, path: str) -> Any:
         """Uploads a file whose name is new by its making (a uuid); in parts if it is large."""
-        with self.told("write", path):
+        with self.translated("write", path):
             return self._obstore.open_writer(
                 self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
             )
@@ -181,45 +244,33 @@ class RemoteStore(ObjectStore):
         refusals: tuple[Any, ...] = failures.AlreadyExistsError, failures.PreconditionError
         if isinstance(mode, dict):
             refusals = (*refusals, FileNotFoundError)  # what was to be replaced is gone
-        with suppress(*refusals), self.told("write", path, *refusals):
+        with suppress(*refusals), self.translated("write", path, *refusals):
             self._obstore.put(self._store, checked_path(path), data, mode=mode)
             return True
         return False
 
     def _listing(self, folder: str) -> Any:
-        with self.told("list", folder):
+        with self.translated("list", folder or "the root"):
             prefix = checked_path(folder) if folder else None
             return self._obstore.list_with_delimiter(self._store, prefix)
 
     @contextmanager
-    def told(self, verb: str, path: str, *passing: type[BaseException]) -> Iterator[None]:
+    def translated(self, verb: str, path: str, *passing: type[BaseException]) -> Iterator[None]:
         """Turn the client's errors into ours; `passing` ones only where the bucket is missing."""
         try:
             yield
+            self._is_answered = True
         except (self._module.exceptions.BaseError, OSError) as error:
-            if isinstance(error, passing) and not _lacks_bucket(error):
+            if isinstance(error, passing) and not lacks_bucket(error):
                 raise
             raise self._failed(verb, path, error) from error
 
     def _failed(self, verb: str, path: str, error: BaseException) -> StorageError:
         """The client's error as one of ours."""
-        what = f"Could not {verb} {path}: {_first_line(error)}."
-        is_missing = isinstance(error, FileNotFoundError)
-        if is_missing and verb in ("open", "read") and not _lacks_bucket(error):
+        is_missing = isinstance(error, FileNotFoundError) and not lacks_bucket(error)
+        if is_missing and verb in ("open", "read"):
             return ObjectNotFoundError(f"File {path} is not there (any more).")
-        if is_missing or _lacks_bucket(error):
-            return BucketNotFoundError(
-                f"{what} There is no such bucket as that of {self.root}: create it, or correct "
-                "serviceUrl."
-            )
-        if isinstance(error, (self._module.exceptions.GenericError, OSError)):
-            return StorageUnavailableError(
-                f"{what} The service at {self.root} did not answer as it should, however often it "
-                "was asked. Nothing stored is damaged. Check the network and the service, then "
-                "start again where this ended; options storage.max_retries and "
-                "storage.retry_timeout say how long to wait for it."
-            )
-        return StorageError(f"{what} Check the credentials and what they allow, then try again.")
+        return service_error(self.root, f"Could not {verb} {path}", error)
 
 
 class _RemoteOutput(Output):
@@ -231,7 +282,7 @@ class _RemoteOutput(Output):
         super().__init__(path, pa.PythonFile(self._file, mode="w"))
 
     def _finish(self) -> int | None:
-        with self._store.told("write", self.path):
+        with self._store.translated("write", self.path):
             self._writer.close()
         return self._file.tell()
 
@@ -256,7 +307,7 @@ class _Writable(io.RawIOBase):
         return self._written
 
     def write(self, data: Any) -> int:
-        with self._store.told("write", self._path):
+        with self._store.translated("write", self._path):
             self._writer.write(memoryview(data).cast("B"))
         self._written += len(data)
         return len(data)
@@ -282,7 +333,7 @@ class _Readable(io.RawIOBase):
         return int(self._reader.tell())
 
     def read(self, size: int | None = -1) -> bytes:
-        with self._store.told("read", self._path):
+        with self._store.translated("read", self._path):
             return bytes(self._reader.readall() if size in (None, -1) else self._reader.read(size))
 
 
@@ -296,16 +347,8 @@ def _token(meta: Any) -> str:
     return json.dumps(parts)
 
 
-def _lacks_bucket(error: BaseException) -> bool:
-    return any(name in str(error) for name in _NO_BUCKET)
-
-
-def _said_if_it_fails(action: Callable[[], object]) -> None:
+def _error_text(action: Callable[[], object]) -> None:
     try:
         action()
     except Exception:  # noqa: BLE001 - nobody hears it
         _log.exception("What was done beside a request has failed")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n", 1)[0]

@@ -23,8 +23,10 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import count, parse_duration_ms
 from pulsar_spark.options.options import STORAGE_PREFIX
 
-MAX_RETRIES: Final = 10
-"""How often an unanswered request is sent again; pauses double, from 100 ms to 15 s."""
+MAX_RETRIES: Final = 1000
+"""The number of retries of an unanswered request: in effect RETRY_TIMEOUT_MS decides.
+
+Pauses double, from 100 ms to 15 s."""
 RETRY_TIMEOUT_MS: Final = 3 * 60_000
 """After so long no request is sent again; a request itself has `timeout`, 30 s by default."""
 
@@ -68,7 +70,7 @@ SERVICES: Final = {
 }
 """URL scheme -> the service's names, and the prefixes that they may have."""
 CLUSTERS: Final = ("pulsar://", "pulsar+ssl://", "http://", "https://")
-"""How the addresses of Pulsar's own clusters begin."""
+"""The beginnings of addresses of Pulsar's own clusters."""
 
 _opened: dict[tuple[int, str, tuple[tuple[str, str], ...]], ObjectStore] = {}
 
@@ -143,7 +145,7 @@ def check_url(root: str) -> None:
 
 
 def a_cluster(root: str) -> str:
-    """What to say to who gives the address of a cluster of Pulsar's."""
+    """The error for the address of a cluster of Pulsar's."""
     return (
         f"{root!r} is a cluster's address, and there is none here: topics are files. Name a "
         "folder, s3://bucket/prefix, or memory://NAME."

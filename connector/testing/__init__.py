@@ -1,4 +1,4 @@
-"""What users' own tests need: a place in memory, a clock that is moved, pytest fixtures.
+"""The kit for users' own tests: a root in memory, a clock that is moved, pytest fixtures.
 
 No rule of Pulsar's and no file: all that happens here happens in the other rooms.
 """

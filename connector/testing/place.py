@@ -24,19 +24,19 @@ import pyarrow as pa
 from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.client.consumer import Consumer
 from pulsar_spark.connector.client.message import Message, MessageId
-from pulsar_spark.connector.functions import processing
-from pulsar_spark.connector.source.received_message import ReceivedMessage
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
+from pulsar_spark.connector.runtime.system_topics.lease import RENEWALS
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.functions import processing
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MEMORY, MemoryStore
-from pulsar_spark.connector.system.lease import RENEWALS
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.model.topic_name import TopicName
 
 START: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
 Outcome = dict[str, Any]
-"""What became of a message: the row that the sink with `subscriptionName` would take."""
+"""The outcome of a message: the row that the sink with `subscriptionName` would take."""
 
 _numbers = itertools.count()
 
@@ -84,12 +84,14 @@ class Place(AbstractContextManager["Place"]):
             reader.close()
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """How many messages the subscription has not acknowledged, as its broker knows."""
+        """The number of unacknowledged messages of the subscription."""
         self.clock.advance()
-        about = TopicName.parse(topic).partitioned_topic_name
-        found = [each for each in subscriptions(self.root, about) if each.name == subscription]
+        topic_partition = TopicName.parse(topic).partitioned_topic_name
+        found = [
+            each for each in subscriptions(self.root, topic_partition) if each.name == subscription
+        ]
         if not found:
-            raise LookupError(f"{about} has no subscription {subscription!r}.")
+            raise LookupError(f"{topic_partition} has no subscription {subscription!r}.")
         return sum(each.backlog for each in found)
 
     def kill(self, consumer: Consumer) -> None:
@@ -130,10 +132,10 @@ class Place(AbstractContextManager["Place"]):
             return []
         task = processing.Processor(_valued(function, value), batch)
         rows = task.outcomes(_batch(received)).to_pylist()
-        said = [{name: each for name, each in row.items() if each is not None} for row in rows]
-        consumer.settle(said)
+        rows = [{name: each for name, each in row.items() if each is not None} for row in rows]
+        consumer.settle(rows)
         self.clock.advance()
-        return said
+        return rows
 
     def close(self) -> None:
         """Close its client, and forget all of it."""

@@ -89,7 +89,7 @@ acknowledge(row) ==  \* By a sink that wrote down what it had read; it may come 
 trim(m) == /\ m \in acked \ topic.trimmed /\ topic' = [topic EXCEPT !.trimmed = @ \cup {m}]
            /\ KeepsForReplay => \A c \in Connected : m \in sub[c].passed
            /\ UNCHANGED <<sub, run, disk, way, ghost>>
-hear(c) ==
+observe(c) ==
   /\ AtRest(c) /\ Mine(c) /\ (~run[c].fresh \/ run[c].floor # acked)
   /\ disk' = [disk EXCEPT ![c] = IF Now(c) THEN @ ELSE
                                  [@ EXCEPT !.epoch = topic.epoch, !.done = {}, !.batch = {}]]
@@ -125,14 +125,14 @@ commit(c) == /\ run[c].up /\ UnderWay(c) /\ disk[c].did /\ UNCHANGED <<topic, su
              /\ disk' = [disk EXCEPT ![c].done = @ \cup disk[c].batch]
 stop(c) == /\ run[c].up /\ run' = [run EXCEPT ![c] = NoRun(@.number)]  \* Or it is killed.
            /\ disk' = [disk EXCEPT ![c].did = FALSE] /\ UNCHANGED <<topic, sub, way, ghost>>
-_look_at_refusals(c) ==  \* Another topic refused it: the run ends, and leaves this one too.
+_check_refusals(c) ==  \* Another topic refused it: the run ends, and leaves this one too.
   /\ Refuses /\ run[c].up /\ Mine(c) /\ run' = [run EXCEPT ![c] = NoRun(@.number)]
   /\ IF ClosesEverywhere THEN Leaves(c, FALSE) ELSE
        sub' = [sub EXCEPT ![c].lease = FALSE] /\ UNCHANGED <<topic, disk, way, ghost>>
 Next ==
   \/ seek \/ (\E m \in Messages : trim(m)) \/ (\E row \in rows : acknowledge(row))
-  \/ \E c \in Consumers : _look_at_refusals(c) \/ (\E m \in Messages : grant(c, m))
-       \/ subscribe(c) \/ _open(c) \/ _revoke(c) \/ report(c) \/ close(c) \/ hear(c) \/ commit(c)
+  \/ \E c \in Consumers : _check_refusals(c) \/ (\E m \in Messages : grant(c, m))
+       \/ subscribe(c) \/ _open(c) \/ _revoke(c) \/ report(c) \/ close(c) \/ observe(c) \/ commit(c)
        \/ latestOffset(c) \/ partitions(c) \/ read(c) \/ stop(c)
 Spec == Init /\ [][Next]_<<topic, sub, run, disk, said, rows, ghost>>
 (* -- what holds ----------------------------------------------------------------------------- *)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from pulsar_spark.connector.spark.java_home import ensure_java
+from pulsar_spark.connector.spark.process.java_home import ensure_java
 
 FOLDER = Path(__file__).resolve().parent
 Bounds = Mapping[str, object]

@@ -1,4 +1,4 @@
-"""The broker's step: commands and time in, new state and `Ready` out.
+"""The broker's rules: its protocol, its step, its dispatchers and subscriptions.
 
-Pure: no clock, no files, no Spark; where its state is stored is `hosting`'s.
+It takes commands and an instant, and returns state and effects; a host does the rest.
 """

@@ -1,4 +1,4 @@
-"""What a consumer's options come to: what the broker is told of them.
+"""The meaning of a consumer's options: its Subscribe command and its permits.
 
 Follows Pulsar's `ConsumerBuilderImpl` and `ConsumerConfigurationData`.
 """
@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from pulsar_spark.positions.position import Position
-from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.protocol.policies import (
+from pulsar_spark.broker.protocol.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.broker.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
 )
-from pulsar_spark.topic_name import (
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.topic_name import (
     TopicName,
     default_dead_letter_topic,
     default_retry_letter_topic,
 )
 
 DEFAULT_RECEIVER_QUEUE_SIZE: Final = 1_000_000
-"""Where nobody shares, and a micro-batch takes what it gets: of retry letters."""
+"""The receiver queue of a consumer of retry messages, which nobody shares."""
 PARTITIONS_IN_FULL: Final = 4
 """So many partitions have a whole receiver queue each; more of them share."""
 DEAD_LETTERS: Final = (
@@ -31,13 +31,13 @@ DEAD_LETTERS: Final = (
 
 
 class GivenOptions(Protocol):
-    """What `Options` offers."""
+    """The interface of `Options` that this module needs."""
 
     def __getitem__(self, name: str) -> Any:
         """The option's value, or its default."""
 
     def has(self, name: str) -> bool:
-        """Whether the user gave it."""
+        """True if the user gave it."""
 
 
 def subscribe_command(
@@ -50,7 +50,7 @@ def subscribe_command(
     first_topic: str = "",
     retries: bool = False,
 ) -> Subscribe:
-    """What the broker of a partition is told; `resumes` and the request id are still to be set.
+    """The Subscribe command for a partition; `resumes` and the request id are still to be set.
 
     `first_topic`: the full name of the first that the consumer names; empty with a pattern.
     `retries`: it is one of the retry letter topic, which is always Shared, as in Pulsar, so that
@@ -110,16 +110,16 @@ def dead_letter_policy(options: GivenOptions, first_topic: str = "") -> DeadLett
 
 
 def has_pace(options: GivenOptions) -> bool:
-    """Whether a consumer finds out by itself how many messages its micro-batches have.
+    """True if a consumer finds out by itself how many messages its micro-batches have.
 
     Where others share with it, and no option says how many.
     """
-    said = options.has("maxMessagesPerTrigger") or options.has("receiverQueueSize")
-    return SubscriptionType(options["subscriptionType"]).is_shared and not said
+    is_sized = options.has("maxMessagesPerTrigger") or options.has("receiverQueueSize")
+    return SubscriptionType(options["subscriptionType"]).is_shared and not is_sized
 
 
 def permits_of(options: GivenOptions, partitions: int, queue: int | None = None) -> int:
-    """How many messages of each of so many partitions the consumer may hold.
+    """The number of messages of each of so many partitions that the consumer may hold.
 
     `queue` is how many it finds that it needs, where `has_pace`.
     """

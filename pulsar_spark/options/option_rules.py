@@ -1,4 +1,4 @@
-"""Which options go together: rules, each a condition and what is said where it holds.
+"""The rules for options that go together: each has a condition and an error.
 
 Invariant: what contradicts itself is refused when the DataFrame is made, never resolved in
 silence; the text says which option to change. Follows Pulsar's `ConsumerBuilderImpl`,
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
+from pulsar_spark.broker.subscriptions.dead_letter import check_republication_topics
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.model.topic_name import TopicName, check_user_topic
 from pulsar_spark.options.consumer_options import GivenOptions, dead_letter_policy
-from pulsar_spark.subscriptions.dead_letter import check_letter_topics
-from pulsar_spark.topic_name import TopicName, check_user_topic
 
 _MIN_TIMEOUT_MS: Final = 1_000
 _MIN_TICK_MS: Final = 100
@@ -189,4 +189,4 @@ def _check_topics(options: GivenOptions) -> None:
     policy = dead_letter_policy(options, first)
     for name in names:
         check_user_topic(name, "subscribed to")
-        check_letter_topics(name.partitioned_topic_name, options["subscriptionName"], policy)
+        check_republication_topics(name.partitioned_topic_name, options["subscriptionName"], policy)

@@ -1,4 +1,4 @@
-"""How the text of an option becomes a value: the kinds of values that there are.
+"""The parsers of option values: one for each kind of value.
 
 Invariants: what is read depends on the text alone, and has a bound below which every sum of a few
 fits where it is stored; an error of Pulsarlite's own says what is wrong with the value. Durations
@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from pulsar_spark.broker.protocol.policies import MultiplierRedeliveryBackoff
+from pulsar_spark.broker.selectors.sticky_key_selector import HashRange, check_sticky_ranges
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.protocol.policies import MultiplierRedeliveryBackoff
-from pulsar_spark.records.stored_data import parse_json
-from pulsar_spark.selectors.sticky_key_selector import HashRange, check_sticky_ranges
-from pulsar_spark.topic_name import TopicName, TopicPartition, check_subscription_name
+from pulsar_spark.model.positions.message_id import MessageId
+from pulsar_spark.model.records.stored_data import parse_json
+from pulsar_spark.model.topic_name import TopicName, TopicPartition, check_subscription_name
 
 MOST_COUNT: Final = (1 << 63) - 1
 """The highest of Java's longs, which stands for «no limit» in many configurations."""
@@ -76,7 +76,7 @@ def parse_duration_ms(value: str) -> int:
 
 
 def milliseconds_of(delay: Delay) -> int:
-    """Of a delay that a user's code names; InvalidOptionError if it is none."""
+    """Milliseconds of a delay in a user's code; InvalidOptionError if it is none."""
     try:
         if isinstance(delay, dt.timedelta):
             return _within(round(delay.total_seconds() * 1000), 0, MOST_DURATION_MS)
@@ -131,9 +131,9 @@ def message_ids(*words: str) -> Kind:
                 for topic, partitions in _object(parse_json(value)).items()
                 for partition, given in _object(partitions).items()
             }
-            for about, given in ids.items():
+            for topic_partition, given in ids.items():
                 number = -1 if given in words else MessageId.parse(given).partition
-                if number not in (-1, about.partition):
+                if number not in (-1, topic_partition.partition):
                     raise InvalidOptionError(f"{given} is an id of partition {number}")
         except ValueError as error:
             raise InvalidOptionError(getattr(error, "message", str(error))) from error

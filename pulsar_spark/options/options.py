@@ -14,16 +14,16 @@ from enum import Flag
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError
-from pulsar_spark.options import option_values as values
-from pulsar_spark.options.option_rules import check_together
-from pulsar_spark.schema.schema_info import SCHEMA_TYPES
-from pulsar_spark.topic_log.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
-from pulsar_spark.topic_log.producer_registry import DEFAULT_LEASE_MS
-from pulsar_spark.topic_log.transaction_attempt import (
+from pulsar_spark.log.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
+from pulsar_spark.log.producer_registry import DEFAULT_LEASE_MS
+from pulsar_spark.log.transaction_attempt import (
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     MAX_TRANSACTION_TIMEOUT_MS,
 )
-from pulsar_spark.topic_name import MAX_PARTITIONS
+from pulsar_spark.model.schema.schema_info import SCHEMA_TYPES
+from pulsar_spark.model.topic_name import MAX_PARTITIONS
+from pulsar_spark.options import option_values as values
+from pulsar_spark.options.option_rules import check_together
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
@@ -38,7 +38,7 @@ VIEWS: Final = (
 
 
 class Scope(Flag):
-    """Where an option has a meaning."""
+    """The operations for which an option has a meaning."""
 
     STREAM_READ = 1
     BATCH_READ = 2
@@ -254,7 +254,8 @@ OPTIONS: Final = (
     Option("deliverAfter", values.DURATION, None, Scope.WRITE,
            "The same, as a time after the message's publish_time."),
     Option("maxMessageSize", values.BYTES, 5 * 1024 * 1024, Scope.WRITE,
-           "Most bytes of a message's value; a larger one is refused, or cut into chunks."),
+           "Most bytes of a message's value, as its compressionType makes it; a larger one is "
+           "refused. Values of which chunkingEnabled makes chunks count uncompressed."),
     Option("chunkingEnabled", values.BOOLEAN, False, Scope.WRITE,
            "Whether a message over maxMessageSize is cut into chunks, each an entry, which "
            "readers put together again. Needs batchingEnabled false."),

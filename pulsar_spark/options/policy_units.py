@@ -1,4 +1,4 @@
-"""How what is given of a policy becomes what is stored: times, sizes, counts, words, switches.
+"""The units of policies: parsers from given to stored values of times, sizes, counts, words.
 
 Invariants: what is read depends on what is given alone, and has bounds; whatever is stored comes
 back by `given`, and is stored alike again. Times are stored in milliseconds and given in seconds,
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from pulsar_spark.broker.protocol.policies import INFINITE
 from pulsar_spark.options.option_values import MOST_BYTES, MOST_DURATION_MS
-from pulsar_spark.protocol.policies import INFINITE
 
 MOST_COUNT: Final = 2**31 - 1
 _NO_LIMIT: Final = "no limit"
@@ -100,7 +100,7 @@ def one_of(*words: str) -> Unit:
 
 
 def some_of(*words: str) -> Unit:
-    """Of these words one or more, stored as a text in this order; given as a list, or such a text.
+    """One or more of these words, stored as a text in this order; given as a list, or such a text.
 
     The texts are those of `pulsar-admin`: words with commas between.
     """

@@ -15,19 +15,19 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypedDict
 
-from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options import policy_units as units
-from pulsar_spark.options.policy_units import SWITCH, Unit
-from pulsar_spark.protocol.policies import (
+from pulsar_spark.broker.protocol.policies import (
     ALL_SUBSCRIPTION_TYPES,
     INFINITE,
     BacklogQuotaPolicy,
     InactiveTopicDeleteMode,
     TopicPolicies,
 )
-from pulsar_spark.records.stored_record import canonical_json
-from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, STRATEGIES
-from pulsar_spark.topic_name import MAX_PARTITIONS
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.model.records.stored_record import canonical_json
+from pulsar_spark.model.schema.schema_registry import DEFAULT_STRATEGY, STRATEGIES
+from pulsar_spark.model.topic_name import MAX_PARTITIONS
+from pulsar_spark.options import policy_units as units
+from pulsar_spark.options.policy_units import SWITCH, Unit
 
 PARTITIONED: Final = "partitioned"
 NON_PARTITIONED: Final = "non-partitioned"
@@ -36,7 +36,7 @@ NESTED: Final = "policies"
 PROPERTIES: Final = "properties"
 """The setting of a topic or namespace that has its owner's own names and texts."""
 MOST_PROPERTIES_BYTES: Final = 64 << 10
-"""Of all properties of one topic or namespace together, as JSON."""
+"""The greatest size of all properties of one topic or namespace together, as JSON."""
 
 Time = float | str | timedelta
 """Seconds, or a text such as `3d`."""
@@ -45,7 +45,7 @@ Size = int | str
 
 
 class PolicyValues(TypedDict, total=False):
-    """What `Policies.set` takes, for those who check types; a test compares with the table."""
+    """The arguments of `Policies.set`, for type checkers; a test compares them with the table."""
 
     retention_time: Time
     retention_size: Size
@@ -119,7 +119,7 @@ class Policy(NamedTuple):
     also: tuple[str, ...] = ()
     pulsar: str = ""
     is_namespaces: bool = False
-    """Whether it can be said of namespaces only."""
+    """True if it can be said of namespaces only."""
 
 
 ENABLE: Final = ("-e", "--enable")
@@ -129,7 +129,9 @@ POLICIES: Final = (
     Policy("retention", (
         Setting("retention_time", "retention_time_ms", units.time(0, infinite=True), 0,
                 ("-t", "--time"),
-                "How long messages stay that every durable subscription has acknowledged."),
+                "How long messages stay that every durable subscription has acknowledged. While "
+                "no retention is set, those of a topic that a client made (docs/subscriptions.md) "
+                "stay for ten minutes, as far as they are the last 64 MiB and 10,000 commits."),
         Setting("retention_size", "retention_size_bytes", units.size(0, infinite=True), 0,
                 ("-s", "--size"),
                 "How many bytes of the topic stay at least. With time and size messages go as soon "
@@ -331,8 +333,10 @@ POLICIES: Final = (
     ), pulsar="keySharedLookAheadMsgInReplayThresholdPerConsumer, ...PerSubscription"),
     Policy("failover-consistent-hashing", (
         Setting("failover_consistent_hashing", "failover_consistent_hashing", SWITCH, False, ENABLE,
-                "Whether the active Failover consumer is found by a ring of hashes; otherwise by "
-                "name and partition. Looked at when a consumer comes or goes."),
+                "Whether the active Failover consumer is found by a ring of hashes; otherwise it "
+                "is the first that subscribed, and in a topic of several partitions the one of "
+                "that place by name. A subscription begins with it, and keeps it until its last "
+                "consumer has gone."),
     ), pulsar="activeConsumerFailoverConsistentHashing"),
 )  # fmt: skip
 """Every policy, in the order in which they are printed."""
@@ -352,6 +356,8 @@ NAMESPACES_ONLY: Final = frozenset(
 SETTINGS: Final = {each.name: each for policy in POLICIES for each in policy.settings}
 HOSTED: Final = frozenset(each.name for each in fields(TopicPolicies))
 """Names that are stored in NESTED."""
+OWN: Final = frozenset({"keep_acknowledged", "keep_without_subscription"})
+"""The names of HOSTED that are no policies: the creator of a topic sets them."""
 _BY_STORED: Final = {each.stored: each for each in SETTINGS.values()}
 APART: Final = frozenset(_BY_STORED) - HOSTED
 """Names that are stored beside NESTED: those which the broker does not have to know."""
@@ -365,7 +371,7 @@ def switched_off(setting: Setting) -> tuple[str, ...]:
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored of these settings. InvalidOptionError names what is wrong."""
+    """The stored values of these settings. InvalidOptionError names a wrong one."""
     found = {}
     for name, value in given.items():
         setting = named(name)
@@ -387,8 +393,8 @@ def named(name: str) -> Setting:
     raise InvalidOptionError(f"There is no policy {name}. {offer}")
 
 
-def said(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """By stored name, what a topic's or a namespace's settings say of policies."""
+def set_policies(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The policies in a topic's or a namespace's settings, by stored name."""
     nested = settings.get(NESTED) or {}
     found = {name: (settings if name in APART else nested).get(name) for name in _BY_STORED}
     return {name: value for name, value in found.items() if value is not None}
@@ -399,24 +405,24 @@ def changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
     InvalidOptionError if what they say then does not go together.
     """
-    nested, beside = dict(settings.get(NESTED) or {}), dict(settings)
+    nested, in_background = dict(settings.get(NESTED) or {}), dict(settings)
     for name, value in changes.items():
-        place = beside if name in APART else nested
+        place = in_background if name in APART else nested
         if value is None:
             place.pop(name, None)
         else:
             place[name] = value
-    beside.pop(NESTED, None)
-    after = beside | ({NESTED: nested} if nested else {})
+    in_background.pop(NESTED, None)
+    after = in_background | ({NESTED: nested} if nested else {})
     if {"retention_time_ms", "retention_size_bytes"} & changes.keys():
-        _check_retention(said(after))
+        _check_retention(set_policies(after))
     if {"auto_topic_type", "auto_topic_partitions"} & changes.keys():
-        _check_new_topics(said(after))
+        _check_new_topics(set_policies(after))
     return after
 
 
 def properties(settings: Mapping[str, Any]) -> dict[str, str]:
-    """What these settings have of properties."""
+    """The properties in these settings."""
     return dict(settings.get(PROPERTIES) or {})
 
 
@@ -443,10 +449,10 @@ def with_properties(
 
 
 def is_stored(settings: Mapping[str, Any]) -> bool:
-    """Whether each policy in these settings is what could have been stored."""
+    """True if each policy in these settings is what could have been stored."""
     if not all(isinstance(settings.get(each) or {}, Mapping) for each in (NESTED, PROPERTIES)):
         return False
-    for name, value in said(settings).items():
+    for name, value in set_policies(settings).items():
         unit = _BY_STORED[name].unit
         try:
             fits = unit.stored(unit.given(value)) == value and type(value) is not float
@@ -458,7 +464,7 @@ def is_stored(settings: Mapping[str, Any]) -> bool:
 
 
 class Applied(NamedTuple):
-    """What counts of a setting, and who said so: topic, namespace or default."""
+    """The effective value of a setting, and its source: topic, namespace or default."""
 
     setting: Setting
     value: Any
@@ -466,8 +472,8 @@ class Applied(NamedTuple):
 
 
 def applied(topic: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str, Applied]:
-    """By stored name, what counts for a topic with these settings in that namespace."""
-    levels = (("topic", said(topic)), ("namespace", said(namespace)))
+    """The effective values of a topic with these settings in that namespace, by name."""
+    levels = (("topic", set_policies(topic)), ("namespace", set_policies(namespace)))
     found = {}
     for name, setting in _BY_STORED.items():
         source, value = next(
@@ -479,7 +485,7 @@ def applied(topic: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str,
 
 
 def hosted_policies(settings: Mapping[str, Any], namespace: Mapping[str, Any]) -> TopicPolicies:
-    """What the broker obeys, of a topic with these settings in a namespace with those.
+    """The policies that the broker obeys, of a topic with these settings in that namespace.
 
     Unacknowledged messages have no limit unless one is set: Pulsar's protect the broker's memory,
     and here they are bitmaps, while a micro-batch takes hundreds of thousands at once.
@@ -488,8 +494,10 @@ def hosted_policies(settings: Mapping[str, Any], namespace: Mapping[str, Any]) -
     chosen = {name: each.value for name, each in counts.items() if name in HOSTED}
     chosen["backlog_quota_policy"] = BacklogQuotaPolicy(chosen["backlog_quota_policy"])
     nested = settings.get(NESTED) or {}
-    if "keep_without_subscription" in nested:  # the broker's own word, of its letter topics
-        chosen["keep_without_subscription"] = nested["keep_without_subscription"]
+    for name in OWN & nested.keys():
+        chosen[name] = nested[name]
+    if counts["retention_time_ms"].source != "default":
+        chosen["keep_acknowledged"] = False
     return TopicPolicies(**chosen)
 
 

@@ -1,4 +1,4 @@
-"""What `import pulsar` offers, by the same names: a program changes one line.
+"""The names of `import pulsar`: a program changes one line.
 
     from pulsar_spark import pulsar
 
@@ -18,12 +18,18 @@ from pulsar_spark.connector.client.producer import Producer
 from pulsar_spark.connector.client.reader import Reader, TableView
 from pulsar_spark.connector.client.records import BytesSchema
 from pulsar_spark.connector.client.transaction import Transaction
-from pulsar_spark.pulsar import exceptions, schema
+from pulsar_spark.connector.inspect.telemetry.client_logs import (
+    ConsoleLogger,
+    FileLogger,
+    LoggerLevel,
+)
+from pulsar_spark.pulsar import _pulsar, exceptions, schema
 from pulsar_spark.version import __version__
 
 __all__ = [
-    "BytesSchema", "Client", "Consumer", "Message", "MessageId", "Producer", "Reader", "TableView",
-    "Transaction", "__version__", "exceptions", "schema",
+    "BytesSchema", "Client", "ConsoleLogger", "Consumer", "FileLogger", "LoggerLevel", "Message",
+    "MessageId", "Producer", "Reader", "TableView", "Transaction", "__version__", "_pulsar",
+    "exceptions", "schema",
 ]  # fmt: skip
 __all__ += client_errors.__all__
 __all__ += client_settings.__all__

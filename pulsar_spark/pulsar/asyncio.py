@@ -1,4 +1,4 @@
-"""What `pulsar.asyncio` offers: the client whose calls are awaited, also as `pulsar_spark.aio`."""
+"""The names of `pulsar.asyncio`: the client whose calls are awaited, also as `pulsar_spark.aio`."""
 
 from pulsar_spark.connector.client import client_settings
 from pulsar_spark.connector.client.aio import (

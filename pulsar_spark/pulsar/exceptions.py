@@ -1,3 +1,3 @@
-"""What `pulsar.exceptions` offers: the errors of the client, by Pulsar's names."""
+"""The names of `pulsar.exceptions`: the errors of the client."""
 
 from pulsar_spark.connector.client.client_errors import *  # noqa: F403 - all of them, as in Pulsar's client

@@ -7,13 +7,20 @@ from collections.abc import Iterable
 from tests.architecture.rules import Violation, core_violations, import_violations
 from tests.architecture.sources import FOLDERS, modules
 
-WIRING_MODULES = {"connector/broker/broker_query.py"}
-"""The one place where connector and state meet: it wires a broker query."""
+SPARK_ROOMS = ("connector/spark/", "state/")
+"""The rooms that import pyspark."""
+SPARK_PROGRAMS = {
+    "connector/tools/command_line/demo_command.py": "the demo is a program of Spark's user",
+}
+"""File -> the reason why it imports pyspark all the same."""
+ABOVE_STATE = ("connector/tools/",)
+"""The rooms that import `state`, which itself imports the connector."""
 
 CORE_FACE = {
     "pulsar_spark/__init__.py", "pulsar_spark/__main__.py", "pulsar_spark/aio.py",
     "pulsar_spark/examples.py", "pulsar_spark/pictures.py",
-    "pulsar_spark/pulsar/__init__.py", "pulsar_spark/pulsar/asyncio.py",
+    "pulsar_spark/pulsar/__init__.py", "pulsar_spark/pulsar/_pulsar.py",
+    "pulsar_spark/pulsar/asyncio.py",
     "pulsar_spark/pulsar/exceptions.py", "pulsar_spark/pulsar/schema.py",
     "pulsar_spark/telemetry.py", "pulsar_spark/testing.py",
 }  # fmt: skip
@@ -40,14 +47,23 @@ def test_the_core_imports_neither_connector_nor_state() -> None:
     )
 
 
-def test_connector_and_state_meet_in_the_wiring_module_only() -> None:
-    remedy = f"only {', '.join(sorted(WIRING_MODULES))} may: go through it"
+def test_pyspark_is_imported_by_the_rooms_of_spark_alone() -> None:
+    remedy = f"only {', '.join(SPARK_ROOMS)} may: take columns and rows as Arrow has them"
     check(
         violation
-        for folder, other in (("connector", "state"), ("state", "connector"))
-        for file, text in modules(folder)
-        if file not in WIRING_MODULES
-        for violation in import_violations(file, text, {f"pulsar_spark.{other}": remedy})
+        for file, text in modules("connector", "state")
+        if not file.startswith(SPARK_ROOMS) and file not in SPARK_PROGRAMS
+        for violation in import_violations(file, text, {"pyspark": remedy})
+    )
+
+
+def test_the_connector_does_not_import_the_broker_s_host_in_spark() -> None:
+    remedy = "the host imports what it hosts: connector/tools alone may import it"
+    check(
+        violation
+        for file, text in modules("connector")
+        if not file.startswith(ABOVE_STATE)
+        for violation in import_violations(file, text, {"pulsar_spark.state": remedy})
     )
 
 

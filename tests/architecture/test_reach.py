@@ -20,7 +20,8 @@ DOORS = (
     "pulsar_spark", "pulsar_spark.__main__", "pulsar_spark.aio", "pulsar_spark.pulsar",
     "pulsar_spark.examples", "pulsar_spark.pictures", "pulsar_spark.telemetry",
     "pulsar_spark.testing",
-    "pulsar_spark.connector.testing.pytest_plugin", "pulsar_spark.connector.worker_daemon",
+    "pulsar_spark.connector.testing.pytest_plugin",
+    "pulsar_spark.connector.spark.process.worker_daemon",
     "pyspark_pulsarlite",
 )  # fmt: skip
 """What users and Spark import: the package, the command, the clients, the test kit, the format."""
@@ -57,10 +58,10 @@ def pages() -> str:
     )
 
 
-def reached_modules(trees: dict[str, ast.Module], told: str) -> set[str]:
+def reached_modules(trees: dict[str, ast.Module], reported: str) -> set[str]:
     """Those that a door, or a module that a page tells of, imports."""
-    waiting = [*DOORS, *(name for name in trees if "." in name and f"{name} import" in told)]
-    waiting += [name for name in trees if re.search(rf"{re.escape(name)}\.\w", told)]
+    waiting = [*DOORS, *(name for name in trees if "." in name and f"{name} import" in reported)]
+    waiting += [name for name in trees if re.search(rf"{re.escape(name)}\.\w", reported)]
     reached: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -131,14 +132,14 @@ def test_every_public_name_is_said_by_the_product_or_told_to_users(
     for tree in trees.values():
         for each, count in said(tree).items():
             everywhere[each] += count
-    told = set(re.findall(r"\w+", pages()))
+    reported = set(re.findall(r"\w+", pages()))
     unused = []
     for module, tree in trees.items():
         home = module.rpartition(".")[2]
         if module in DOORS or home in FROM_PULSAR:
             continue
         for whole, name, node in defined(tree):
-            if name in told:
+            if name in reported:
                 continue
             if name not in CHECKS and everywhere[name] <= said(node).get(name, 0):
                 unused.append(f"{module}: {whole}")

@@ -28,7 +28,7 @@ PRICES: Final = {PUT: 0.005 / 1000, LIST: 0.005 / 1000, GET: 0.0004 / 1000, DELE
 """Dollars a request. A HEAD is a GET; a part of an upload, its beginning and its end are PUTs."""
 DELAY_S: Final = 0.2
 
-_Asked = TypeVar("_Asked")
+_RequestT = TypeVar("_RequestT")
 _Answer = TypeVar("_Answer")
 
 
@@ -67,7 +67,7 @@ class MeteredStore(ObjectStore):
         return self.ask(GET, path, lambda: self._disk.get(path))
 
     def answers(
-        self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
+        self, request: Callable[[_RequestT], _Answer], paths: Iterable[_RequestT]
     ) -> Iterator[_Answer]:
         asked = list(paths)
         answers: list[_Answer] = []
@@ -75,7 +75,7 @@ class MeteredStore(ObjectStore):
             answers += self._sim.at_once(request, asked[first : first + REQUESTS_AT_ONCE])
         return iter(answers)
 
-    def beside(self, action: Callable[[], object]) -> None:
+    def in_background(self, action: Callable[[], object]) -> None:
         self._sim.spawn(action)
 
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.client import message_consumer, message_producer
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer
-from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
-from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.housekeeping.housekeeper import Housekeeper
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage import service_url
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.storage.polling import pause_s
 from pulsar_spark.errors import ConsumerNotConnectedError
 from tests.bucket.metered_store import Meter, MeteredStore
 from tests.bucket.simulated_clock import SimulatedClock, SimulatedLock
@@ -69,7 +69,7 @@ class Bucket:
 
         def look() -> float:
             found = False
-            while broker.turn():
+            while broker.run_once():
                 found = True
             due_s = broker.next_due_s()
             return 0.0 if found else max(due_s, 0.01)
@@ -79,7 +79,7 @@ class Bucket:
         return broker
 
     def consume(
-        self, name: str, heard: Callable[[bytes | None], None], **given: str
+        self, name: str, observed: Callable[[bytes | None], None], **given: str
     ) -> MessageConsumer:
         """A consumer that acknowledges what it gets."""
         options = {"subscriptionName": "s", "subscriptionType": "Shared"}
@@ -96,9 +96,9 @@ class Bucket:
                         taken = []
                         while (message := consumer.take()) is not None:
                             taken.append(message)
-                            heard(message.value)
+                            observed(message.value)
                         consumer.acknowledge(*taken)
-                    quiet_s = self.clock.monotonic_s() - consumer.news_s
+                    quiet_s = self.clock.monotonic_s() - consumer.active_s
                     self.clock.sleep(pause_s(quiet_s, remote=True))
 
         self.clock.spawn(run)

@@ -15,8 +15,8 @@ from itertools import count
 from math import inf
 from typing import Any, Final
 
-from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.storage.clock import Clock, Look, Pending, Wait
+from pulsar_spark.connector.storage.clock import Clock, Pending, Poll, Wait
+from pulsar_spark.connector.storage.polling import pause_s
 
 STUCK_S: Final = 60.0
 """By the machine's clock: somebody waits for a lock that a sleeper holds."""
@@ -109,20 +109,20 @@ class SimulatedClock(Clock):
         return self._until_stopped(lambda: every_s, action)
 
     def follow(
-        self, look: Look, name: str, *,
+        self, look: Poll, name: str, *,
         remote: bool, pending: Pending = tuple, wait: Wait | None = None,
     ) -> Callable[[], None]:  # fmt: skip
         del name, pending, wait
-        news_s, due_s = self.monotonic_s(), inf
+        active_s, due_s = self.monotonic_s(), inf
 
         def rest_s() -> float:
-            return min(pause_s(self.monotonic_s() - news_s, remote=remote), due_s)
+            return min(pause_s(self.monotonic_s() - active_s, remote=remote), due_s)
 
         def act() -> None:
-            nonlocal news_s, due_s
+            nonlocal active_s, due_s
             due_s = look()
             if due_s <= 0:
-                news_s, due_s = self.monotonic_s(), inf
+                active_s, due_s = self.monotonic_s(), inf
 
         return self._until_stopped(rest_s, act)
 

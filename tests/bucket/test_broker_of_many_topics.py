@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.storage.object_store import join
 from pulsar_spark.errors import UnreadableFileError
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from tests.bucket.metered_store import GET, MeteredStore
 from tests.bucket.place import Bucket
 
@@ -77,7 +77,7 @@ def test_a_busy_topic_that_can_not_be_read_any_more_stops_no_other(
     else:
         refuse(store, BAD_LOG, monkeypatch)
     assert receive(consumers[GOOD], broker) == [b"behind"]
-    about = TopicPartition(str(TopicName.parse(BAD)), 0)
-    assert broker.hosted.aside.keys() == {about}
+    topic_partition = TopicPartition(str(TopicName.parse(BAD)), 0)
+    assert broker.hosted.quarantined.keys() == {topic_partition}
     producers[GOOD].send(b"later")
     assert receive(consumers[GOOD], broker) == [b"later"]

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.client.message_producer import MessageProducer
-from pulsar_spark.connector.sink.message_writer import write_messages
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.spark.polling import REMOTE_MOST_PAUSE_S
-from pulsar_spark.connector.system.lease import RESTING_LEASE_MS, read_lease
+from pulsar_spark.connector.runtime.broker.broker_heartbeat import BrokerHeartbeat
+from pulsar_spark.connector.runtime.publishing.message_writer import write_messages
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.system_topics.lease import IDLE_LEASE_MS, read_lease
+from pulsar_spark.connector.storage.polling import REMOTE_MOST_PAUSE_S
 from pulsar_spark.errors import BrokerBusyError
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.topic_name import TopicName
 from tests.bucket.metered_store import DELAY_S, LIST, PUT, Meter
 from tests.bucket.place import Bucket
 from tests.bucket.simulated_clock import ticks
@@ -114,11 +114,11 @@ def test_silence_costs_two_cents_a_day_and_twenty_requests_a_minute(
     producer = bucket.producer("publisher", "t0")
     producer.send(b"somebody was here")
     hour = quiet_hour(bucket)
-    told = (
+    reported = (
         f"{hour.counts.total() / 60:.1f} a minute, ${hour.dollars * DAY:.4f} a day\n{hour.table()}"
     )
-    assert hour.counts.total() / 60 < 20, told
-    assert hour.dollars * DAY <= 0.02, told
+    assert hour.counts.total() / 60 < 20, reported
+    assert hour.dollars * DAY <= 0.02, reported
 
 
 def test_a_megabyte_a_second_costs_a_cent_a_gigabyte(bucket: Bucket) -> None:
@@ -152,7 +152,7 @@ def test_a_consumer_that_rests_shows_life_when_there_is_news(bucket: Bucket) -> 
     (path,) = [each.path for each in look.files("_leases")]
     resting = read_lease(look, path)
     assert resting is not None
-    assert resting.lease_ms == RESTING_LEASE_MS
+    assert resting.lease_ms == IDLE_LEASE_MS
     producer.send(b"news")
     bucket.clock.sleep(60)
     assert came == [b"news"]
@@ -187,7 +187,7 @@ def test_a_look_of_a_quiet_reader_is_one_request(bucket: Bucket) -> None:
     assert hour.counts[PUT] + hour.counts[LIST] < 60, hour.table()
 
 
-def dies(sign: SignOfLife) -> None:
+def dies(sign: BrokerHeartbeat) -> None:
     """Its file stays, and changes no more."""
     assert sign._end is not None
     sign._end()
@@ -196,7 +196,9 @@ def dies(sign: SignOfLife) -> None:
 def taken_over_s(bucket: Bucket) -> float:
     """How long one that stands by has waited."""
     begun_s = bucket.clock.monotonic_s()
-    SignOfLife(bucket.root("standby")).begin(lambda: bucket.clock.monotonic_s() - begun_s < 1000)
+    BrokerHeartbeat(bucket.root("standby")).begin(
+        lambda: bucket.clock.monotonic_s() - begun_s < 1000
+    )
     return bucket.clock.monotonic_s() - begun_s
 
 
@@ -207,8 +209,8 @@ def publishes(bucket: Bucket, producer: MessageProducer, every_s: float) -> None
     bucket.clock.repeat(every_s, publish, "news")
 
 
-def signs(bucket: Bucket) -> SignOfLife:
-    sign = SignOfLife(bucket.root("broker"))
+def signs(bucket: Bucket) -> BrokerHeartbeat:
+    sign = BrokerHeartbeat(bucket.root("broker"))
     sign.begin()
     sign.keep()
     return sign

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.topics.log_pointer import LogPointer
+from pulsar_spark.connector.runtime.topics.managed_ledger import SNAPSHOT_EVERY
 from pulsar_spark.connector.storage.object_store import join
-from pulsar_spark.connector.topic_log.log_pointer import LogPointer
-from pulsar_spark.connector.topic_log.managed_ledger import SNAPSHOT_EVERY
-from pulsar_spark.topic_log.ledger_commit import log_file
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.log.ledger_commit import log_file
+from pulsar_spark.model.topic_name import TopicName
 from tests.bucket.metered_store import DELAY_S
 from tests.bucket.place import Bucket
 
@@ -28,9 +28,8 @@ PUBLISH = 3
 BROKER = 5
 """The look; what it finds, with the pointer and the message's columns; the grants' file; their
 commit, at which others see them; the pointer."""
-CONSUMER = 5
-"""The look; what it finds, with the pointer and the grants; the message, and the report's file
-beside it; the report's commit; the pointer, behind which the message is handed out."""
+CONSUMER = 3
+"""The poll; what it finds, with the pointer and the grants; the message, which is handed out."""
 REPORT = 3
 """Of what is acknowledged: its file, its commit, the pointer."""
 
@@ -44,11 +43,11 @@ class Way:
     broker: EmbeddedBroker
     consumer: MessageConsumer
 
-    def trips(self, turn: Callable[[], object]) -> int:
+    def trips(self, run_once: Callable[[], object]) -> int:
         """The sequential round trips of that turn."""
         self.bucket.meter()
         begun_s = self.bucket.clock.monotonic_s()
-        turn()
+        run_once()
         trips = (self.bucket.clock.monotonic_s() - begun_s) / DELAY_S
         assert trips == pytest.approx(round(trips), abs=0.01)
         return round(trips)
@@ -85,9 +84,9 @@ def way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
     bucket.clock.end()
 
 
-def test_a_message_takes_thirteen_round_trips_in_all(way: Way) -> None:
+def test_a_message_takes_eleven_round_trips_in_all(way: Way) -> None:
     assert way.trips(lambda: way.producer.send(b"a")) == PUBLISH
-    assert way.trips(way.broker.turn) == BROKER
+    assert way.trips(way.broker.run_once) == BROKER
     assert way.trips(way.consumer.fetch) == CONSUMER
     taken = way.consumer.take()
     assert taken is not None
@@ -98,13 +97,13 @@ def test_a_message_takes_thirteen_round_trips_in_all(way: Way) -> None:
 
 def test_a_report_takes_the_broker_as_long_as_a_message(way: Way) -> None:
     way.producer.send(b"a")
-    way.broker.turn()
+    way.broker.run_once()
     way.consumer.fetch()
-    assert way.trips(way.broker.turn) <= BROKER
+    assert way.trips(way.broker.run_once) <= BROKER
 
 
 def test_a_look_in_vain_is_one_round_trip(way: Way) -> None:
-    assert way.trips(way.broker.turn) == 1
+    assert way.trips(way.broker.run_once) == 1
     assert way.trips(way.consumer.fetch) == 1
 
 
@@ -133,7 +132,7 @@ def test_what_a_second_round_finds_came_late(way: Way) -> None:
         assert log.ask() == bool(first)
         for _ in range(then):
             way.producer.send(b"then")
-        log.ask_on()
+        log.prefetch_more()
         log.refresh()
         log.forget()
         return log.state.number - before, log.is_late
@@ -151,13 +150,15 @@ def test_a_log_that_was_cleaned_up_in_between_is_loaded_anew(way: Way) -> None:
     writer = way.bucket.root("publisher").open(TopicName.parse("t0"))
     way.producer.send(b"a")
     number, path = writer.state.number, join(writer.folder, log_file(writer.state.number))
-    told = writer.commits(number, number)
-    assert told is not None
-    writer.store.touch(path, replace(told[0], commit_id="left by a writer that slept").to_json())
+    reported = writer.commits(number, number)
+    assert reported is not None
+    writer.store.touch(
+        path, replace(reported[0], commit_id="left by a writer that slept").to_json()
+    )
     assert log.ask()
     writer.write_snapshot()
     pointer = f"{writer.log_folder}/pointer.json"
     writer.store.touch(pointer, LogPointer(number, removed=number).to_json())
-    log.ask_on()
+    log.prefetch_more()
     log.refresh()
     assert (log.state.number, log.state.commit_id) == (number, writer.state.commit_id)

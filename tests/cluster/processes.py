@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from pulsar_spark.connector.spark.java_home import ensure_java
+from pulsar_spark.connector.spark.process.java_home import ensure_java
 from tests.architecture.sources import REPOSITORY
 from tests.java_classes import SHORT_LIVED
 from tests.waiting import eventually

@@ -127,9 +127,9 @@ class Application:
 
     def is_told_what_a_remote_session_does_not_know(self) -> None:
         """Where a checkpoint may lie, and in a micro-batch which query it is of."""
-        told(lambda: pulsar_spark.standalone(self.spark, "s3://bucket/root"), "--checkpoint")
+        reported(lambda: pulsar_spark.standalone(self.spark, "s3://bucket/root"), "--checkpoint")
         batch = self.read(topic="orders")
-        told(lambda: pulsar_spark.acknowledge(batch, "batches", batch_id=1), "application=")
+        reported(lambda: pulsar_spark.acknowledge(batch, "batches", batch_id=1), "application=")
 
     # -- how ---------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ def patiently(call: Callable[[], T]) -> T:
     return call()
 
 
-def told(call: Callable[[], object], what: str) -> None:
+def reported(call: Callable[[], object], what: str) -> None:
     try:
         call()
     except pulsar_spark.PulsarliteError as error:
@@ -228,7 +228,7 @@ def main(server: str, folder: Path) -> None:
             part(it)
             print(part.__name__, flush=True)
         status = broker.status()
-    assert (status["is_active"], status["error"], status["set_aside"]) == (True, None, {}), status
+    assert (status["is_active"], status["error"], status["quarantined"]) == (True, None, {}), status
     assert broker.await_termination(1)
     print("all of it", flush=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.shipping import write_archive
+from pulsar_spark.connector.spark.shipping import write_archive
 from tests.cluster.processes import DEADLINE_S, SPARK_HOME, Cluster, Machine, Process
 from tests.connector.s3_server import S3Root
 from tests.java_classes import SHORT_LIVED

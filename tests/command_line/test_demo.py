@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.command_line import demo_command as demo
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.command_line.demo_command import Demo, run_demo
-from pulsar_spark.connector.notebooks import flights as flights_module
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.tools.command_line import demo_command as demo
+from pulsar_spark.connector.tools.command_line.command_line import main
+from pulsar_spark.connector.tools.command_line.demo_command import Demo, run_demo
+from pulsar_spark.connector.tools.notebooks import flights as flights_module
 from pulsar_spark.errors import InvalidOptionError, MissingPackageError
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.model.topic_name import TopicName
 
 FLIGHTS, JANUARY = 336_776, 27_004
 
@@ -44,7 +44,7 @@ def test_a_demo_that_is_killed_half_way_goes_on_and_counts_every_flight_once(
     # PySpark's daemon may print the trace of a pipe that Spark has closed; ours are never seen.
     assert "pulsar_spark/" not in text
     assert sorted(each.name for each in kept.parent.iterdir()) == [
-        "_news",
+        "_activity",
         "kept.txt",
         "persistent",
     ]

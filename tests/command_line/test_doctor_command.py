@@ -7,7 +7,6 @@ import json
 import random
 import re
 import shutil
-import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,21 +14,22 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.broker.sign_of_life import SIGN_FORMAT, SIGN_OF_LIFE
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.doctor import machine
-from pulsar_spark.connector.doctor.finding import Finding, State
-from pulsar_spark.connector.doctor.machine import OPTIONAL, PROVIDER, REQUIRED, check_machine
-from pulsar_spark.connector.doctor.root_checks import (
+from pulsar_spark.connector.runtime.broker.broker_heartbeat import HEARTBEAT_FILE, HEARTBEAT_FORMAT
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.storage.object_store import ObjectInfo
+from pulsar_spark.connector.storage.process_identity import this_process
+from pulsar_spark.connector.tools.command_line.command_line import main
+from pulsar_spark.connector.tools.doctor import machine
+from pulsar_spark.connector.tools.doctor.finding import Finding, State
+from pulsar_spark.connector.tools.doctor.machine import OPTIONAL, PROVIDER, REQUIRED, check_machine
+from pulsar_spark.connector.tools.doctor.root_checks import (
     check_promises,
     check_root,
     file_system_of,
 )
-from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.storage.object_store import ObjectInfo
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.model.topic_name import TopicName
 from tests.architecture.sources import REPOSITORY
 from tests.connector.s3_server import S3Root, s3_root, s3_server
 from tests.connector.topics import files_below
@@ -37,8 +37,8 @@ from tests.connector.topics import files_below
 __all__ = ["s3_root", "s3_server"]
 
 
-def found(findings: Iterable[Finding], about: str) -> Finding:
-    (finding,) = (each for each in findings if each.about == about)
+def found(findings: Iterable[Finding], subject: str) -> Finding:
+    (finding,) = (each for each in findings if each.subject == subject)
     return finding
 
 
@@ -114,14 +114,14 @@ def test_packages_have_the_bounds_of_the_installation() -> None:
     setup = configparser.ConfigParser()
     setup.read(REPOSITORY / "setup.cfg")
     options = setup["options"]["install_requires"], setup["options.extras_require"]
-    wanted = {
+    requested = {
         line.split()[0]: re.findall(r"[\d.]+", line.partition(" ")[2])
         for text in (options[0], *(options[1][each[2]] for each in OPTIONAL.values()))
         for line in text.split("\n")
         if line
     }
     ours: dict[str, Any] = dict(REQUIRED) | {name: each[:2] for name, each in OPTIONAL.items()}
-    assert wanted == {
+    assert requested == {
         name: [".".join(map(str, each)) for each in bounds if each is not None]
         for name, bounds in ours.items()
     }
@@ -209,7 +209,7 @@ def test_what_a_store_raises_is_a_finding_and_ends_the_visit(
 ) -> None:
     monkeypatch.setattr(Root, "store", property(lambda _: _Broken("memory://x")))
     (finding,) = check_root(Root("memory://x", {}))
-    assert (finding.state, finding.about) == (State.PROBLEM, "store")
+    assert (finding.state, finding.subject) == (State.PROBLEM, "store")
     assert "Operation not permitted" in finding.text
 
 
@@ -232,12 +232,12 @@ def test_a_bucket_keeps_its_promises_and_one_that_is_missing_is_named(
     capsys.readouterr()
     main(["doctor", "--json", "--service-url", s3_root.root, *storage])
     findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    states = {each["about"]: each["state"] for each in findings}
+    states = {each["subject"]: each["state"] for each in findings}
     assert states["conditional puts"] == states["clock"] == states["topics"] == "ok"
     status = main(["doctor", "--json", "--service-url", "s3://nowhere/x", *storage])
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (status, last["about"], last["state"]) == (1, "store", "problem")
-    assert "credentials" in last["remedy"]
+    assert (status, last["subject"], last["state"]) == (1, "store", "problem")
+    assert "no such bucket" in last["text"]
 
 
 # -- a root ------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_a_root_that_is_well_is_left_as_it_was(topics: Root) -> None:
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     (finding,) = check_root(Root(str(tmp_path / "x"), {}))
-    assert (finding.state, finding.about) == (State.OK, "root")
+    assert (finding.state, finding.subject) == (State.OK, "root")
     assert not (tmp_path / "x").exists()
 
 
@@ -263,8 +263,11 @@ def test_a_broker_that_serves_and_one_that_is_gone_are_told_apart(topics: Root) 
     finding = found(check_root(topics), "broker")
     assert finding.state is State.OK
     broker.close()
-    gone = {"host": socket.gethostname(), "process": 999_999_999, "id": "x"}
-    topics.store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(gone))
+    machine, _, process = this_process().rpartition("/")
+    number, started = map(int, process.split())
+    other = f"{machine}/{number} {started - 1}"
+    gone = {"host": "h", "process": number, "id": "x", "holds_ms": 10_000, "identity": other}
+    topics.store.touch(HEARTBEAT_FILE, HEARTBEAT_FORMAT.encode(gone))
     finding = found(check_root(topics), "broker")
     assert finding.state is State.WARNING
     assert "pulsarlite standalone" in finding.remedy
@@ -296,7 +299,7 @@ def test_a_damaged_byte_is_found_by_reading_everything(topics: Root, tmp_path: P
     content[1 << 20] ^= 1
     file.write_bytes(content)
     large = "persistent://public/default/large"
-    assert large not in [each.about for each in check_root(topics)]
+    assert large not in [each.subject for each in check_root(topics)]
     assert found(check_root(topics, deep=True), large).state is State.PROBLEM
 
 

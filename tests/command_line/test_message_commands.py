@@ -18,14 +18,14 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.message_commands import received_messages
-from pulsar_spark.connector.message_commands.received_messages import printable
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.connector.tools.command_line.command_line import main
+from pulsar_spark.connector.tools.message_commands import received_messages
+from pulsar_spark.connector.tools.message_commands.received_messages import printable
+from pulsar_spark.model.topic_name import TopicName
 from tests.connector.topics import send
 from tests.recorded.record_pulsar_client_tools import PAYLOAD
 from tests.waiting import eventually
@@ -134,15 +134,15 @@ def test_each_option_of_pulsars_tool_is_here_or_said_to_be_missing(command: str)
             assert missing & set(theirs["names"]), theirs
             continue
         each = here[0]
-        about = (command, *theirs["names"])
-        assert set(theirs["names"]) <= {*each.option_strings, "-v", "--version"}, about
-        assert bool(theirs["takes"]) == (each.nargs != 0), about
-        assert theirs["required"] == each.required, about
+        topic_partition = (command, *theirs["names"])
+        assert set(theirs["names"]) <= {*each.option_strings, "-v", "--version"}, topic_partition
+        assert bool(theirs["takes"]) == (each.nargs != 0), topic_partition
+        assert theirs["required"] == each.required, topic_partition
         if "no effect" not in str(each.help) and each.dest not in {"help", "service_url"}:
             default = {"[sub]": "sub", "\\n": "\\n"}.get(theirs["default"], theirs["default"])
             said = "earliest" if each.default is pulsar.MessageId.earliest else each.default
             number = re.sub(r"\.0$", "", str(default).lower())
-            assert number == re.sub(r"\.0$", "", str(said).lower()), about
+            assert number == re.sub(r"\.0$", "", str(said).lower()), topic_partition
 
 
 def test_each_line_of_standard_input_is_a_message(
@@ -311,8 +311,8 @@ def test_a_time_says_where_a_consumer_begins_and_ends(
 def test_numbers_are_shown_by_the_topics_schema(
     served: pulsar.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pulsar_spark.connector.message_commands.produce_command import EncodedSchema
-    from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
+    from pulsar_spark.connector.tools.message_commands.produce_command import EncodedSchema
+    from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
 
     with pulsar.Client(f"memory://{MEMORY}") as client:
         schema = EncodedSchema(SchemaInfo(SchemaType.INT16))
@@ -350,9 +350,11 @@ def test_a_process_that_is_read_no_more_ends_quietly_and_has_loaded_no_spark(roo
         assert process.stderr is not None
         assert process.stdout.readline() == b"----- got message -----\n"
         process.stdout.close()
-        told = process.stderr.read().decode().splitlines()
+        reported = process.stderr.read().decode().splitlines()
         assert process.wait() == 0
-    assert told == [f"pulsarlite: No broker of {root} runs: this process serves it until it ends."]
+    assert reported == [
+        f"pulsarlite: No broker of {root} runs: this process serves it until it ends."
+    ]
 
 
 def test_a_signal_ends_a_producer_that_waits_for_input_and_what_it_read_is_published(
@@ -377,10 +379,10 @@ def test_a_signal_ends_a_producer_that_waits_for_input_and_what_it_read_is_publi
 
 
 def turning(broker: EmbeddedBroker) -> Callable[[], None]:
-    def turn() -> None:
-        broker.turn()
+    def run_once() -> None:
+        broker.run_once()
 
-    return turn
+    return run_once
 
 
 # -- which broker ------------------------------------------------------------------------------
@@ -427,11 +429,11 @@ def test_a_broker_that_runs_is_used_and_not_replaced(
 def test_a_broker_that_goes_is_said_to_be_gone_once(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    reported = []
     monkeypatch.setattr(received_messages, "DEAD_AFTER_MS", 0)
 
     def note(text: str) -> None:
-        told.append(text)
+        reported.append(text)
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(received_messages, "note", note)
@@ -450,5 +452,7 @@ def test_a_broker_that_goes_is_said_to_be_gone_once(
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", io.TextIOWrapper(Ending()))
         assert main(["consume", "t", "-s", "s", "-p", "Earliest", "-n", "0", *store]) == 143
-    assert len(told) == 1
-    assert told[0].startswith(f"The broker of {root} shows no life: waiting for one (pulsarlite ")
+    assert len(reported) == 1
+    assert reported[0].startswith(
+        f"The broker of {root} shows no life: waiting for one (pulsarlite "
+    )

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.message_commands.perf_command import Histogram, Measured
 from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.tools.command_line.command_line import main
+from pulsar_spark.connector.tools.message_commands.perf_command import Histogram, Measured
 from tests.command_line.test_message_commands import RECORDED, PatientClock, clock, served
 
 __all__ = ["clock", "served"]

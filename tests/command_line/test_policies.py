@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.topic_log.policies import Policies
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.tools.command_line.command_line import main
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.topic_policies import POLICIES, switched_off
-from pulsar_spark.topic_name import TopicName
 
 ORDERS = "persistent://public/default/orders"
 PLACES = {"topics": "orders", "topicPolicies": "orders", "namespaces": "public/default"}
@@ -28,11 +28,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
 
 
 @pytest.fixture
-def say(root: Root, capsys: pytest.CaptureFixture[str]) -> Say:
-    return Say(capsys)
+def say(root: Root, capsys: pytest.CaptureFixture[str]) -> PrintLine:
+    return PrintLine(capsys)
 
 
-class Say:
+class PrintLine:
     """Runs commands; the lines that they print behind the first, which names the place."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +54,7 @@ class Say:
 
 
 @pytest.mark.parametrize("group", PLACES)
-def test_retention_is_set_got_and_removed_as_pulsar_admin_does(say: Say, group: str) -> None:
+def test_retention_is_set_got_and_removed_as_pulsar_admin_does(say: PrintLine, group: str) -> None:
     place = PLACES[group]
     assert say(group, "set-retention", place, "-t", "3d", "--size", "10G") == [
         "retention_time: 3d", "retention_size: 10G",
@@ -68,7 +68,7 @@ def test_retention_is_set_got_and_removed_as_pulsar_admin_does(say: Say, group: 
     assert say(group, "get-retention", place)[0] == "retention_time: nothing is said"
 
 
-def test_get_applied_says_which_word_counts_and_whose_it_is(say: Say) -> None:
+def test_get_applied_says_which_word_counts_and_whose_it_is(say: PrintLine) -> None:
     def applied() -> list[str]:
         return say("topics", "get-message-ttl", "orders", "--applied")
 
@@ -90,7 +90,7 @@ def test_get_applied_says_which_word_counts_and_whose_it_is(say: Say) -> None:
 
 @pytest.mark.parametrize("group", PLACES)
 def test_every_policy_has_its_three_commands_and_every_name_of_pulsar_admin(
-    say: Say, group: str
+    say: PrintLine, group: str
 ) -> None:
     place = PLACES[group]
     for policy in POLICIES:
@@ -105,15 +105,15 @@ def test_every_policy_has_its_three_commands_and_every_name_of_pulsar_admin(
                     held = each.unit.given(each.default) or 5
                     text = ",".join(held) if isinstance(held, list) else str(held)
                     given += [each.flags[-1], text]
-            told = say.json(group, f"set-{name}", place, *given)
-            assert told.keys() == {each.name for each in policy.settings}
-            assert say.json(group, f"get-{name}", place) == told
+            reported = say.json(group, f"set-{name}", place, *given)
+            assert reported.keys() == {each.name for each in policy.settings}
+            assert say.json(group, f"get-{name}", place) == reported
             applied = say.json(group, f"remove-{name}", place)
             assert {each["source"] for each in applied.values()} == {"default"}
     assert say.json(group, "policies", place) == {}
 
 
-def test_all_policies_of_a_place_are_printed(say: Say) -> None:
+def test_all_policies_of_a_place_are_printed(say: PrintLine) -> None:
     say("namespaces", "set-max-consumers-per-topic", "public/default", "-c", "3")
     say("topics", "set-maxProducers", "orders", "-p", "4")
     assert say.json("topics", "policies", "orders") == {"max_producers": 4}
@@ -124,7 +124,7 @@ def test_all_policies_of_a_place_are_printed(say: Say) -> None:
     assert len(lines) == sum(len(policy.settings) for policy in of_topics)
 
 
-def test_a_backlog_quota_has_two_limits_and_one_policy(say: Say) -> None:
+def test_a_backlog_quota_has_two_limits_and_one_policy(say: PrintLine) -> None:
     quota = ("topics", "set-backlog-quota", "orders", "-p", "producer_exception")
     say(*quota, "--limit", "10M", "-t", "destination_storage")
     say(*quota, "--limitTime", "3h", "-t", "message_age")
@@ -137,7 +137,7 @@ def test_a_backlog_quota_has_two_limits_and_one_policy(say: Say) -> None:
     )
 
 
-def test_what_is_wrong_is_refused_with_what_would_be_right(root: Root, say: Say) -> None:
+def test_what_is_wrong_is_refused_with_what_would_be_right(root: Root, say: PrintLine) -> None:
     for words, right in (
         (["set-message-ttl", "orders", "-t", "5x"], "a time, such as 30s, 100m, 3h, 2d or 5w"),
         (["set-retention", "orders", "-t", "3d", "-s", "10X"], "a size, such as 4096, 10M"),
@@ -161,7 +161,7 @@ def test_what_is_wrong_is_refused_with_what_would_be_right(root: Root, say: Say)
     assert Policies(ORDERS, service_url=root.service_url).get() == {}
 
 
-def test_how_topics_are_made_is_said_of_namespaces(say: Say) -> None:
+def test_how_topics_are_made_is_said_of_namespaces(say: PrintLine) -> None:
     command = ("namespaces", "set-auto-topic-creation", "public/default", "--enable")
     say(*command, "--type", "partitioned", "-n", "4")
     assert say.json("namespaces", "get-auto-topic-creation", "public/default") == {

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.command_line import noun
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.tools.command_line import noun
+from pulsar_spark.connector.tools.command_line.command_line import main
 from tests.connector.topics import ledger_of, send
 
 LONG = ["compact", "tidy"]

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.system import subscription_admin
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import Report, Subscribe, SubscriptionType
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.broker.protocol.commands import Report, Subscribe, SubscriptionType
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics import subscription_admin
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.tools.command_line.command_line import main
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.connector.topics import send
 
 ABOUT = TopicPartition("persistent://public/default/t", 0)
@@ -55,11 +55,11 @@ def test_a_subscription_is_made_looked_at_moved_and_deleted(
     assert "no subscription that a broker knows of" in said(capsys, "list", "t")
     assert "Created s on" in said(capsys, "create", "t", "s")
     assert "was there already, and stays" in said(capsys, "create", "t", "s", "--latest")
-    told = json.loads(said(capsys, "create", "t", "other", "--json"))
-    assert told == {"topic": ABOUT.topic, "subscription": "other"}
+    reported = json.loads(said(capsys, "create", "t", "other", "--json"))
+    assert reported == {"topic": ABOUT.topic, "subscription": "other"}
     found = json.loads(said(capsys, "list", "t", "--json"))
     assert [(each["subscription"], each["backlog"]) for each in found] == [("other", 3), ("s", 3)]
-    assert json.loads(said(capsys, "delete", "t", "other", "--json")) == told
+    assert json.loads(said(capsys, "delete", "t", "other", "--json")) == reported
     row = said(capsys, "list", "t").splitlines()[1].split()
     assert row[:5] == ["s", "0", "Exclusive", "0:-1", "3"]
     assert "goes on from 0:1:0" in said(capsys, "seek", "t", "s", "--to", "0:1:0")
@@ -113,7 +113,7 @@ def test_who_waits_for_a_broker_is_told_before_the_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscription_admin, "ANSWER_WITHIN_S", 0.01)
-    monkeypatch.setattr(subscription_admin, "TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(subscription_admin, "WARN_AFTER_S", 0.0)
     send(root, "t", "a")
     said(capsys, "create", "t", "s", "--service-url", str(root))
     assert [each.message.partition(" for ")[0] for each in caplog.records] == [

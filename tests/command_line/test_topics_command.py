@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.command_line.command_line import main, pulsarlite_message
-from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
-from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.policies import SchemaPolicies
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.positions.ledger_info import BatchSizes
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.topic_log.publication import NewLedger
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.connector.runtime.schema.schema_registration import SinkSchema, register
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.policies import SchemaPolicies
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.data_files.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
+from pulsar_spark.connector.tools.command_line.command_line import main, pulsarlite_message
+from pulsar_spark.log.publication import NewLedger
+from pulsar_spark.model.positions.ledger_info import BatchSizes
+from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from tests.connector.reading import messages
 from tests.connector.sink.test_chunked_messages import send_rows
 from tests.connector.topics import files_below
@@ -188,21 +188,21 @@ def test_trim_by_time_drops_what_is_wholly_older(
 def test_what_housekeeping_did_is_told_to_programs(
     topics: Root, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told(command: str, *arguments: str) -> Any:
+    def reported(command: str, *arguments: str) -> Any:
         _, lines, _ = run(capsys, "topics", command, "orders", *arguments, "--json")
         return json.loads("".join(lines))
 
     topic = "persistent://public/default/orders"
-    assert told("compact", "--retain-null-key") == [
+    assert reported("compact", "--retain-null-key") == [
         {"partition": 0, "kept": 6, "read": 6, "horizon": "1:1"}
     ]
-    assert told("compact") == []
-    found = told("schemas")
+    assert reported("compact") == []
+    found = reported("schemas")
     assert (found["topic"], found["schemas"]) == (topic, [])
-    tidied = told("tidy")
+    tidied = reported("tidy")
     assert (tidied["merged"], tidied["waiting"]) == (2, 2)
-    assert told("trim", "--before", "1") == {"topic": topic, "messages": 3, "ledgers": 1}
-    assert told("trim", "--before", "1") == {"topic": topic, "messages": 0, "ledgers": 0}
+    assert reported("trim", "--before", "1") == {"topic": topic, "messages": 3, "ledgers": 1}
+    assert reported("trim", "--before", "1") == {"topic": topic, "messages": 0, "ledgers": 0}
 
 
 def test_a_trim_leaves_the_chunks_of_a_message_that_stays(
@@ -325,7 +325,7 @@ def test_a_mistyped_command_or_option_has_the_nearest_and_not_the_list_of_all(
 
 def test_topics_start_no_spark(topics: Root) -> None:
     code = (
-        "import sys; from pulsar_spark.connector.command_line.command_line import main;"
+        "import sys; from pulsar_spark.connector.tools.command_line.command_line import main;"
         "status = main(['topics', 'list']); assert 'py4j' not in sys.modules; sys.exit(status)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -337,7 +337,7 @@ def test_an_interrupt_has_status_130(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pulsar_spark.connector.command_line.noun.root_of", interrupted)
+    monkeypatch.setattr("pulsar_spark.connector.tools.command_line.noun.root_of", interrupted)
     status, _, error = run(capsys, "topics", "list")
     assert status == 130
     assert "interrupted" in error

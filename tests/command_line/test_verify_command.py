@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.command_line import noun
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.protocol.commands import CreateSubscription
-from pulsar_spark.topic_log.ledger_commit import log_file
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.broker.protocol.commands import CreateSubscription
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.tools.command_line import noun
+from pulsar_spark.connector.tools.command_line.command_line import main
+from pulsar_spark.log.ledger_commit import log_file
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.command_line.test_progress_bar import terminal
 from tests.connector.topics import ledger_of, send
 
@@ -28,9 +28,9 @@ def orders(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for value in "abc":
         send(root, "orders", [value])
     there = Root(str(root), {})
-    about = TopicPartition(ORDERS, 0)
+    topic_partition = TopicPartition(ORDERS, 0)
     SystemTopic(there, COMMANDS).append(
-        [Record.of(about, "billing", CreateSubscription("billing"))]
+        [Record.of(topic_partition, "billing", CreateSubscription("billing"))]
     )
     with EmbeddedBroker(there) as broker:
         broker.until_quiet()
@@ -97,7 +97,6 @@ def test_as_json_each_topic_is_a_line(orders: Path, capsys: pytest.CaptureFixtur
         "unverified": [],
         "partitions": [{
             "partition": 0, "published": 3, "messages": 3, "removed": 0, "ledgers": 3,
-            "ledgers_without_digest": 0,
             "subscriptions": [
                 {"subscription": "billing", "acknowledged": 0, "backlog": 3, "removed": 0}
             ],

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.system.broker_offset import BrokerOffset
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.hosting.hosted_broker import HostedBroker
+from pulsar_spark.broker.hosting.hosted_broker import HostedBroker
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.broker_offset import BrokerOffset
+from pulsar_spark.connector.runtime.topics.topics import Root
 
 
 @dataclass
@@ -39,11 +39,14 @@ class BrokerQuery(EmbeddedBroker):
         super().__init__(root)
         self._kept, self._before_commit = kept, before_commit
         self._id, self._batch_id, self.offset = kept.query_id, kept.batch_id, kept.offset
-        self.brokers = {about: HostedBroker(each.shards) for about, each in kept.brokers.items()}
+        self.brokers = {
+            topic_partition: HostedBroker(each.shards)
+            for topic_partition, each in kept.brokers.items()
+        }
         self._under_way = kept.under_way
 
-    def turn(self) -> bool:
-        did = super().turn()
+    def run_once(self) -> bool:
+        did = super().run_once()
         if did:
             self._commit()
         return did
@@ -59,7 +62,7 @@ class BrokerQuery(EmbeddedBroker):
         assert number == self._kept.batch_id + 1
         self._kept.under_way = end
 
-    def _run(self, number: int, start: BrokerOffset, end: BrokerOffset) -> None:
+    def _run(self, number: int, end: BrokerOffset) -> None:
         again = BrokerOffset.from_json(end.to_json())  # Spark gives back what it has written
         assert again == end, "its source would take each batch for a repeated one"
-        super()._run(number, start, again)
+        super()._run(number, again)

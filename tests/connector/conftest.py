@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_query import Broker, standalone
-from pulsar_spark.connector.source import stream_reader
-from pulsar_spark.connector.system.subscription_admin import ask
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.broker.protocol.commands import CreateSubscription
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark import stream_reader
+from pulsar_spark.model.topic_name import TopicPartition
+from pulsar_spark.state.broker_query import Broker, standalone
 from pulsar_spark.testing import ManualClock, Place
-from pulsar_spark.topic_name import TopicPartition
 from tests.connector.s3_server import s3_root, s3_server
 from tests.connector.spark_query import SparkQuery
 from tests.connector.subscriber import Handle, MakeSubscriber, Subscriber
@@ -73,8 +73,8 @@ def broker_of_module(
     """
     with standalone(spark, str(tmp_path_factory.mktemp("root"))) as broker:
         send(broker.root.service_url, "first", ["a"])
-        about = TopicPartition("persistent://public/default/first", 0)
-        ask(broker.root, {about: CreateSubscription("s")}, 150)
+        topic_partition = TopicPartition("persistent://public/default/first", 0)
+        ask(broker.root, {topic_partition: CreateSubscription("s")}, 150)
         yield broker
 
 

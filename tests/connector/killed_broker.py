@@ -15,23 +15,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.protocol.commands import (
     InitialPosition,
     Rejection,
     Report,
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.protocol.ready import Grant
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.broker.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.broker.protocol.ready import Grant
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage import local_store
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from tests.connector.killed_queries import KilledAtChange
 from tests.connector.topic_log.killed_writers import fork
 from tests.connector.topic_log.stores import values_of
@@ -95,8 +100,8 @@ def check(folder: Path) -> None:
             granted.setdefault(item.attempt, []).extend(item.messages.entries())
     expected = {0: [*((0, n) for n in range(4)), (1, 0)], 1: [(0, 1), (0, 2)]}
     assert {a: sorted(p for p, _ in held) for a, held in granted.items()} == expected, granted
-    letters = root.open(TopicName.parse(DEAD_LETTERS))
-    assert values_of(letters) == ["b"], values_of(letters)
+    dead_letters = root.open(TopicName.parse(DEAD_LETTERS))
+    assert values_of(dead_letters) == ["b"], values_of(dead_letters)
     left = [each.ledger_id for each in root.open(TopicName.parse("t")).ledgers(0)]
     assert left == [1], "what is done was not trimmed"
 

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.topic_log.topics import Root
 from tests.connector.topic_log.killed_writers import KilledAt, confirm, fork
 
 VALUES = [str(number) for number in range(4)]
@@ -69,7 +69,7 @@ def run(program: Callable[[], None], broker: EmbeddedBroker) -> int:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
-        if not broker.turn():
+        if not broker.run_once():
             broker.root.clock.sleep(0.001)
 
 

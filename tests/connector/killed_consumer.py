@@ -15,16 +15,17 @@ import shutil
 import sys
 from pathlib import Path
 
-from pulsar_spark.connector.source import offset_store, stream_reader
+from pulsar_spark.broker.protocol.commands import Rejection, Report
+from pulsar_spark.connector.runtime.reading import offset_store
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark import stream_reader
 from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import Rejection, Report
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.connector.killed_queries import KilledAtChange, Log
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Message, Run

@@ -18,12 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.source import offset_store, stream_reader
-from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.reading import offset_store
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark import stream_reader
+from pulsar_spark.connector.spark.column_types import read_schema
 from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.options.options import Scope
 from tests.connector.reading import Batch, Run
 from tests.connector.topic_log.killed_writers import KilledAt, fork

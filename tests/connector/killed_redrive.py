@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.housekeeping import redrive
-from pulsar_spark.connector.housekeeping.redrive import Redrive, Wanted
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.housekeeping import redrive
+from pulsar_spark.connector.runtime.housekeeping.redrive import DeadLetterFilter, Redrive
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.model.topic_name import TopicName
 from tests.connector.killed_queries import KilledAtChange
 from tests.connector.topic_log.killed_writers import fork
 from tests.connector.topic_log.stores import values_of
@@ -54,9 +54,9 @@ def prepare(folder: Path) -> None:
 
 def sent(folder: Path) -> None:
     """Redrive all, two at once, beside a broker that lives on when this is killed."""
-    setattr(redrive, "LETTERS_AT_ONCE", 2)  # noqa: B010 - mypy minds it otherwise
+    setattr(redrive, "DEAD_LETTERS_A_TRANSACTION", 2)  # noqa: B010 - mypy minds it otherwise
     setattr(redrive, "TRANSACTION_TIMEOUT_MS", 300)  # noqa: B010
-    Redrive(Root(str(folder / "root"), {}), TopicName.parse("dead"), Wanted()).run()
+    Redrive(Root(str(folder / "root"), {}), TopicName.parse("dead"), DeadLetterFilter()).run()
 
 
 def check(folder: Path, *, all_of_them: bool) -> None:
@@ -105,14 +105,14 @@ def serve(folder: Path) -> None:
     """Be the broker until killed."""
     broker = EmbeddedBroker(Root(str(folder / "root"), {}))
     while True:
-        if not broker.turn():
+        if not broker.run_once():
             broker.root.clock.sleep(0.002)
 
 
 def main() -> None:
     folder, *rest = sys.argv[1:]
     every = int(rest[0]) if rest else 1
-    managed_ledger.IDLE_POINTER_LOOK_S = 0.0
+    managed_ledger.IDLE_POINTER_POLL_S = 0.0
     kills = kill_at_steps(Path(folder), every, int(rest[1]) if len(rest) > 1 else 0)
     print(f"ok: killed the redrive at {kills} steps")
 

@@ -17,17 +17,17 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
-from pulsar_spark.connector.sink.publishing import commit_as_one
+from pulsar_spark.connector.runtime.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.runtime.publishing.publishing import commit_as_one
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from pulsar_spark.options.options import Scope
-from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.killed_queries import KilledAtChange, Log
 from tests.connector.topic_log.killed_writers import fork
 from tests.connector.topic_log.state_check import check_state
@@ -124,7 +124,7 @@ def kill_at_steps(folder: Path, every: int, first: int) -> int:
 def main() -> None:
     folder, *rest = sys.argv[1:]
     every = int(rest[0]) if rest else 1
-    managed_ledger.IDLE_POINTER_LOOK_S = 0.0
+    managed_ledger.IDLE_POINTER_POLL_S = 0.0
     kills = kill_at_steps(Path(folder), every, int(rest[1]) if len(rest) > 1 else 0)
     print(f"ok: killed the sink at {kills} steps")
 

@@ -9,8 +9,8 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.topics.topics import Root
 
 TURN_S = 0.005
 
@@ -60,7 +60,7 @@ class PlainBroker:
         try:
             with EmbeddedBroker(self._root, self._checkpoint) as broker:
                 while not self._stopped.is_set():
-                    if broker.turn():
+                    if broker.run_once():
                         self.batches += 1
                     else:
                         self._stopped.wait(TURN_S)

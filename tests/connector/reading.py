@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.stream_reader import PulsarliteStreamReader
+from pulsar_spark.connector.spark.subscription_reader import SubscriptionStreamReader
 from pulsar_spark.options.options import Scope
 from tests.connector.topics import ledger_of, options_of
 

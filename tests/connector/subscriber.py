@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulsar_spark
-from pulsar_spark.connector.system.subscription_admin import SubscriptionStats, subscriptions
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import (
+    SubscriptionStats,
+    subscriptions,
+)
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.model.topic_name import TopicName
 from tests.connector.spark_query import SparkQuery
 from tests.waiting import eventually
 

@@ -47,3 +47,13 @@ def test_subscriptions_on_real_spark_killed_at_random_get_every_flight_once(tmp_
     arguments = ("--kills", "3", "--months", "1", "--files", "4", "--seed", seed)
     said = run("tests.soak.subscriptions", *arguments, "--folder", str(tmp_path / "soak"))
     assert "everything exactly once" in said
+
+
+@pytest.mark.slow
+def test_of_two_transactions_with_one_message_one_is_committed_wherever_the_other_stops(
+    tmp_path: Path,
+) -> None:
+    every = 8
+    first = random.randrange(every)
+    print(f"again: python -m tests.connector.killed_conflicts FOLDER {every} {first}")
+    assert run("tests.connector.killed_conflicts", str(tmp_path), str(every), str(first))

@@ -12,15 +12,15 @@ from zipfile import ZipFile
 
 import pytest
 
-from pulsar_spark.connector import shipping
-from pulsar_spark.connector.shipping import ship, write_archive
+from pulsar_spark.connector.spark import shipping
+from pulsar_spark.connector.spark.shipping import ship, write_archive
 
 NEEDED_BY_WORKERS = (
-    "pulsar_spark.connector.data_source",
-    "pulsar_spark.connector.sink.message_writer",
-    "pulsar_spark.connector.subscription.subscription_reader",
-    "pulsar_spark.connector.broker.broker_query",
-    "pulsar_spark.connector.functions.processing",
+    "pulsar_spark.connector.spark.data_source",
+    "pulsar_spark.connector.runtime.publishing.message_writer",
+    "pulsar_spark.connector.spark.subscription_reader",
+    "pulsar_spark.state.broker_query",
+    "pulsar_spark.connector.spark.functions.processing",
     "pulsar_spark.state.broker_processor",
     "pulsar_spark.pulsar",
 )
@@ -52,7 +52,7 @@ def test_a_driver_that_has_it_from_an_archive_ships_that_once(
         f"""
 from pathlib import Path
 from types import SimpleNamespace
-from pulsar_spark.connector import shipping
+from pulsar_spark.connector.spark import shipping
 shipping.register = lambda _: None
 added = []
 context = SimpleNamespace(_python_includes={[name] * is_added!r}, addPyFile=added.append)
@@ -70,7 +70,7 @@ for each in added:
 def test_every_module_is_in_it_and_nothing_else(tmp_path: Path) -> None:
     write_archive(tmp_path / "a.zip")
     names = set(ZipFile(tmp_path / "a.zip").namelist())
-    assert {"pulsar_spark/__init__.pyc", "pulsar_spark/connector/session.pyc"} <= names
+    assert {"pulsar_spark/__init__.pyc", "pulsar_spark/connector/spark/session.pyc"} <= names
     assert all(each.startswith("pulsar_spark/") and each.endswith(".pyc") for each in names)
 
 

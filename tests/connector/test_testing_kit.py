@@ -189,12 +189,12 @@ def test_who_would_wait_forever_is_told_so(pulsarlite: Place) -> None:
 def test_a_listener_is_called_at_its_instants_in_the_thread_that_moves_the_clock(
     pulsarlite: Place,
 ) -> None:
-    heard: list[tuple[int, bytes, bool]] = []
+    observed: list[tuple[int, bytes, bool]] = []
     clock, begun_ms = pulsarlite.clock, pulsarlite.clock.wall_ms()
 
     def listen(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
         here = threading.current_thread() is threading.main_thread()
-        heard.append((clock.wall_ms() - begun_ms, message.data(), here))
+        observed.append((clock.wall_ms() - begun_ms, message.data(), here))
         if message.redelivery_count() == 0:
             consumer.negative_acknowledge(message)
         else:
@@ -203,15 +203,15 @@ def test_a_listener_is_called_at_its_instants_in_the_thread_that_moves_the_clock
     consumer = workers(pulsarlite, message_listener=listen, negative_ack_redelivery_delay_ms=5_000)
     producer = pulsarlite.client.create_producer("jobs")
     producer.send_async(b"a", None)
-    assert heard == []
+    assert observed == []
     clock.advance(minutes=1)
-    assert heard == [(10, b"a", True), (5_010, b"a", True)]
+    assert observed == [(10, b"a", True), (5_010, b"a", True)]
     consumer.pause_message_listener()
     producer.send(b"b")
     clock.advance(minutes=1)
     consumer.resume_message_listener()
     clock.advance(minutes=1)
-    assert [value for _, value, _ in heard[2:]] == [b"b", b"b"]
+    assert [value for _, value, _ in observed[2:]] == [b"b", b"b"]
 
 
 def test_a_table_view_follows_its_topic_as_the_clock_moves(pulsarlite: Place) -> None:

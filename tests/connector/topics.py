@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.publishing.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.topic_name import TopicName
 
 
 def options_of(

@@ -8,12 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
-from pulsar_spark.positions.position import LATEST
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     Command,
     CreateSubscription,
     InitialPosition,
@@ -25,16 +21,20 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.policies import (
+from pulsar_spark.broker.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     MultiplierRedeliveryBackoff,
     TopicPolicies,
 )
-from pulsar_spark.protocol.ready import Ready
-from pulsar_spark.subscriptions.breaker import Breaker
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.delivery_counts import DeliveryCounts
+from pulsar_spark.broker.protocol.ready import Ready
+from pulsar_spark.broker.subscriptions.breaker import Breaker
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.subscriptions.delivery_counts import DeliveryCounts
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.model.positions.position import LATEST
+from pulsar_spark.model.positions.position_set import PositionSet
 
 TOPIC = "persistent://public/default/orders"
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED

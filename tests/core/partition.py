@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_set import PositionSet
 
 Message = tuple[int, int, int]
 

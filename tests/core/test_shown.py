@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from pulsar_spark.shown import LONGEST, Cells, Grid, Shown
+from pulsar_spark.model.described import LONGEST, Cells, Described, Grid
 
 
-class Parcel(Shown):
+class Parcel(Described):
     def __init__(self, **facts: object) -> None:
         self.facts = facts
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import InvalidTopicNameError
-from pulsar_spark.topic_name import (
+from pulsar_spark.model.topic_name import (
     NamespaceName,
     TopicName,
     check_subscription_name,

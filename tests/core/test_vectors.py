@@ -195,22 +195,22 @@ def test_all_passed_gives_exit_status_zero(capsys: pytest.CaptureFixture[str]) -
 
 MUTANTS: dict[str, tuple[str, str, Any]] = {
     "cursor_acks": (
-        "pulsar_spark.broker.acknowledgment",
+        "pulsar_spark.broker.machine.acknowledgment",
         "previous_position",
         lambda _, position: position,
     ),
     "range_set": (
-        "pulsar_spark.positions.position_set.PositionSet",
+        "pulsar_spark.model.positions.position_set.PositionSet",
         "after",
         lambda messages, _: messages,
     ),
     "dedup": (
-        "pulsar_spark.topic_log.sequence_ranges.PublishedSequences",
+        "pulsar_spark.log.sequence_ranges.PublishedSequences",
         "published",
         lambda _, _producer, ids, _stored: ids < 0,
     ),
     "draining_hashes": (
-        "pulsar_spark.dispatchers.dispatcher_sticky_key",
+        "pulsar_spark.broker.dispatchers.dispatcher_sticky_key",
         "selector_changed",
         lambda *_: None,
     ),

@@ -59,12 +59,12 @@ def _mean(hours: list[Hour], name: str) -> float:
 
 def _row(hour: Hour) -> str:
     topics = sum(count for name, count in hour.files.items() if name.startswith("orders"))
-    told = (
+    reported = (
         f"{hour.files.total():,}", f"{topics:,}", f"{hour.bytes / 1e6:.1f}", f"{hour.batches:,}",
         f"{hour.calls:g}", f"{1000 * median(hour.batch_s):.1f}", f"{1000 * max(hour.batch_s):.0f}",
         f"{sum(hour.house_s):.1f}",
     )  # fmt: skip
-    return " | ".join(told)
+    return " | ".join(reported)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer
-from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.housekeeping.housekeeper import Housekeeper
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage import service_url
 from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.storage.object_store import ObjectInfo, Output
-from pulsar_spark.connector.topic_log.policies import Policies
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.testing import ManualClock
 
 TOPIC: Final = "orders"
@@ -232,7 +232,7 @@ class Day(AbstractContextManager["Day"]):
         turned = False
         while True:
             calls, begun_s = self.store.calls.total(), time.thread_time()
-            if not self.broker.turn():
+            if not self.broker.run_once():
                 return turned
             self.hour.batch_s.append(time.thread_time() - begun_s)
             self.hour.batch_calls.append(self.store.calls.total() - calls)
@@ -263,7 +263,7 @@ class _TimedHousekeeper(Housekeeper):
         super().__init__(day.root)
         self._day = day
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         begun_s = time.thread_time()
-        super().turn()
+        super().run_once()
         self._day.hour.house_s.append(time.thread_time() - begun_s)

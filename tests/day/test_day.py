@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.broker import broker_sink, broker_source
-from pulsar_spark.connector.housekeeping.housekeeper import FILES_TO_MERGE
-from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.runtime.broker import broker_sink, broker_source
+from pulsar_spark.connector.runtime.housekeeping.housekeeper import FILES_TO_MERGE
+from pulsar_spark.connector.runtime.topics import managed_ledger
 from tests.connector.topics import ledger_of
 from tests.day.day import TOPIC, Day
 

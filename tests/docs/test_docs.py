@@ -8,12 +8,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 import pulsar_spark
-from docs.generate import FOLDER, PAGES, all_errors
-from pulsar_spark.connector.command_line.command_line import parser_of
+from docs.generate import FOLDER, PAGES, SEVEN, all_errors, option_tables
+from pulsar_spark.connector.tools.command_line.command_line import parser_of
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import OPTIONS
 from tests.architecture.sources import REPOSITORY, texts
@@ -24,6 +25,12 @@ PROSE = [file for file, _ in texts() if file.endswith(".md")]
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_made_from_the_code_is_current(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == PAGES[name](), "run: make docs"
+
+
+def test_options_begin_with_the_seven_of_most_uses_and_each_stands_once_below() -> None:
+    seven, groups = option_tables()
+    assert re.findall(r"^\| `(\w+)`", seven, re.MULTILINE) == list(SEVEN)
+    assert re.findall(r"^\| `(\w+)`", groups, re.MULTILINE) == [each.name for each in OPTIONS]
 
 
 def test_every_error_stands_in_errors_py() -> None:
@@ -53,6 +60,16 @@ def test_every_link_to_a_file_leads_to_one(file: str) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (path.parent / target).exists(), f"{file} leads to {target}"
+
+
+@pytest.mark.parametrize("file", PROSE)
+def test_every_link_to_a_heading_leads_to_one(file: str) -> None:
+    path = REPOSITORY / file
+    links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", path.read_text(encoding="utf-8"))
+    for target, anchor in links:
+        page = path.parent / target if target else path
+        if "://" not in target and page.suffix == ".md":
+            assert anchor in _anchors(page), f"{file} leads to {target}#{anchor}"
 
 
 @pytest.mark.parametrize("file", ["ARCHITECTURE.md", "docs/glossary.md", "docs/reliability.md"])
@@ -90,6 +107,16 @@ def test_examples_of_the_command_line_are_commands_that_there_are() -> None:
         print(file, line)  # argparse prints why it does not take one
         argv = shlex.split(line)[1:]
         parser_of(argv).parse_args(argv)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The names of its headings in links, as GitHub makes them."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    titles = re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each).strip().lower() for each in titles)
+    return {re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in plain}
 
 
 def _blocks(language: str) -> Iterator[tuple[str, str]]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pulsar_spark.connector.sink.outgoing_messages import Numbering
-from pulsar_spark.connector.spark.message_columns import READ_COLUMNS
+from pulsar_spark.connector.runtime.publishing.outgoing_messages import Numbering
+from pulsar_spark.connector.runtime.topics.message_columns import READ_COLUMNS
 from pulsar_spark.options.options import OPTIONS, Scope
 from tests.architecture.sources import REPOSITORY
 from tests.connector.reading import messages

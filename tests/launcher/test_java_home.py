@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.spark import java_home
-from pulsar_spark.connector.spark.java_home import (
+from pulsar_spark.connector.spark.process import java_home
+from pulsar_spark.connector.spark.process.java_home import (
     VECTOR_FLAG,
     Java,
     cache_folder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.connector.session import DEFAULTS, LOCAL, configuration
+from pulsar_spark.connector.spark.session import DEFAULTS, LOCAL, configuration
 from pulsar_spark.errors import InvalidOptionError
 
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from pulsar_spark.connector import worker_daemon
-from pulsar_spark.connector.session import LOCAL
-from pulsar_spark.connector.spark.spark_home import SPARK_HOME, compiled_pyspark
+from pulsar_spark.connector.spark.process import worker_daemon
+from pulsar_spark.connector.spark.process.spark_home import SPARK_HOME, compiled_pyspark
+from pulsar_spark.connector.spark.session import LOCAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="it is a folder of links")
 
-LOADED_BY_PLANNERS = (*worker_daemon.LOADED[1:], "pulsar_spark.connector.broker.broker_query")
+LOADED_BY_PLANNERS = (*worker_daemon.LOADED[1:], "pulsar_spark.state.broker_query")
 
 
 @pytest.fixture(autouse=True)

@@ -81,7 +81,7 @@ def stored(notebook: Any) -> Any:
     return notebook
 
 
-def told(notebook: Any) -> list[list[tuple[str, str]]]:
+def reported(notebook: Any) -> list[list[tuple[str, str]]]:
     """What the outputs of each code cell say: (kind, text), and of pictures that there is one."""
     return [
         [

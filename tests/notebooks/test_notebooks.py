@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from tests.notebooks.running import NOTEBOOKS, PICTURES, cleaned, run, stored, told
+from tests.notebooks.running import NOTEBOOKS, PICTURES, cleaned, reported, run, stored
 
 PUBLIC = (
     "pulsar_spark", "pulsar_spark.aio", "pulsar_spark.examples", "pulsar_spark.pictures",
@@ -68,7 +68,7 @@ def test_there_is_a_first_notebook() -> None:
 @pytest.mark.slow
 @of_each_notebook
 def test_a_notebook_runs_top_to_bottom_and_says_what_is_stored(path: Path, tmp_path: Path) -> None:
-    assert told(run(path, tmp_path)) == told(read(path)), "run: make notebooks"
+    assert reported(run(path, tmp_path)) == reported(read(path)), "run: make notebooks"
 
 
 @of_each_notebook
@@ -90,18 +90,19 @@ def test_a_notebook_takes_public_names_only_and_asserts_its_results(path: Path) 
 
 def test_private_names_are_found() -> None:
     program = """
-import pulsar_spark.connector.session
+import pulsar_spark.connector.spark.session
 from pulsar_spark.connector import client
 from pulsar_spark.pulsar import Client, client_errors
-from pulsar_spark import pictures, session, shown
+from pulsar_spark import pictures, session
+from pulsar_spark.model import described as shown
 client._engine
 client.__class__
 """
     assert list(private_names(ast.parse(program))) == [
-        "pulsar_spark.connector.session",
+        "pulsar_spark.connector.spark.session",
         "pulsar_spark.connector.client",
         "pulsar_spark.pulsar.client_errors",
-        "pulsar_spark.shown",
+        "pulsar_spark.model.described",
         "_engine",
     ]
 
@@ -134,9 +135,9 @@ def test_pictures_are_compared_by_their_being_there_and_logs_not_at_all() -> Non
     lines = [output("stream", name="stdout", text=each) for each in ("a\n", "b\n")]
     drawn = [output("display_data", data={PICTURES[0]: each, "x/y": "z"}) for each in ("A", "B")]
     first = notebook_with(lines[0], log, lines[1], drawn[0])
-    assert told(first) == told(notebook_with(*lines, drawn[1]))
-    assert told(first) != told(notebook_with(*lines))
-    assert told(first) != told(notebook_with(lines[0], drawn[0]))
+    assert reported(first) == reported(notebook_with(*lines, drawn[1]))
+    assert reported(first) != reported(notebook_with(*lines))
+    assert reported(first) != reported(notebook_with(lines[0], drawn[0]))
     kept = stored(first).cells[0].outputs
     assert [each.output_type for each in kept] == ["stream", "display_data"]
     assert kept[0].text == "a\nb\n"

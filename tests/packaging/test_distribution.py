@@ -30,8 +30,8 @@ print(json.dumps({
 """
 
 DASHBOARD = """
-from pulsar_spark.connector.dashboard.web_app import make_app
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.tools.dashboard.web_app import make_app
+from pulsar_spark.connector.runtime.topics.topics import Root
 browser = make_app(Root("nowhere", {}), allow_changes=False, key="key").test_client()
 with browser.get("/static/dashboard.css") as sheet:
     assert sheet.status_code == 200
@@ -60,7 +60,7 @@ def test_the_wheel_holds_every_module_once_and_nothing_else(checkout: Path, whee
     expected = {
         "pyspark_pulsarlite.py",
         "pulsar_spark/py.typed",
-        "pulsar_spark/connector/log4j2.properties",
+        "pulsar_spark/connector/spark/log4j2.properties",
     }
     for folder, package in (
         ("pulsar_spark", "pulsar_spark"),
@@ -69,10 +69,11 @@ def test_the_wheel_holds_every_module_once_and_nothing_else(checkout: Path, whee
     ):
         modules = (checkout / folder).rglob("*.py")
         expected |= {f"{package}/{path.relative_to(checkout / folder)}" for path in modules}
-    pages = checkout / "connector" / "dashboard"
+    pages = checkout / "connector" / "tools" / "dashboard"
     shown = [*pages.glob("templates/*"), *pages.glob("static/*")]
     assert len(shown) > 5
-    expected |= {f"pulsar_spark/connector/dashboard/{path.relative_to(pages)}" for path in shown}
+    home = "pulsar_spark/connector/tools/dashboard"
+    expected |= {f"{home}/{path.relative_to(pages)}" for path in shown}
     assert contents(wheel) == expected
 
 

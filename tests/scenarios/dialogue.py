@@ -15,27 +15,27 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import tell
+from pulsar_spark.broker.hosting import broker_rows
+from pulsar_spark.broker.hosting.broker_rows import OutputRow
+from pulsar_spark.broker.protocol import wire_format
+from pulsar_spark.broker.protocol.commands import CreateSubscription, Seek, SubscriptionType
+from pulsar_spark.broker.protocol.ready import BacklogQuotaExceeded, EpochBegan, Reply, Revoke
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.source.received_message import ReceivedMessage
-from pulsar_spark.connector.source.stream_reader import PulsarliteReader
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.acknowledging.acknowledgment_rows import fold
+from pulsar_spark.connector.runtime.acknowledging.acknowledgment_writer import tell
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.stream_reader import PulsarliteReader
 from pulsar_spark.errors import (
     BrokerRefusedError,
     PulsarliteError,
 )
-from pulsar_spark.hosting import broker_rows
-from pulsar_spark.hosting.broker_rows import OutputRow
+from pulsar_spark.model.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol import wire_format
-from pulsar_spark.protocol.commands import CreateSubscription, Seek, SubscriptionType
-from pulsar_spark.protocol.ready import BacklogQuotaExceeded, EpochBegan, Reply, Revoke
-from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.scenarios.host import Host
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
@@ -69,20 +69,20 @@ class Dialogue:
         self.name = "orders"
         self.consumers: dict[str, MessageConsumer] = {}
         self.received: dict[tuple[str, str], ReceivedMessage] = {}
-        self.told = 0
+        self.reported = 0
         self.quota = ""
         """What was said of the backlog quota last: every step says it while it is exceeded."""
 
     @property
-    def about(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """The partition that the topic's name says, else the only one."""
         name = TopicName.parse(self.name)
         return TopicPartition(name.partitioned_topic_name, max(name.partition_index, 0))
 
     def open(self) -> ManagedLedger:
         """The topic, made if it is not there."""
-        whole = TopicName.parse(self.about.topic)
-        return self.host.root.open_or_create(whole, self.about.partition + 1)
+        whole = TopicName.parse(self.topic_partition.topic)
+        return self.host.root.open_or_create(whole, self.topic_partition.partition + 1)
 
     def say(self, line: str) -> list[str]:
         """What comes of one line."""
@@ -103,7 +103,7 @@ class Dialogue:
             said = action(*plain, **named)
         except PulsarliteError as error:
             said = [f"refused: {_refusal(error)}"]
-        return [*said, *self._news()]
+        return [*said, *self._activity()]
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Dialogue:
 
     def do_show(self, subscription: str) -> list[str]:
         """What the broker knows of a subscription."""
-        state = self.host.state(self.about)
+        state = self.host.state(self.topic_partition)
         held = state.subscriptions.get(subscription)
         if held is None:
             return ["no such subscription"]
@@ -196,7 +196,7 @@ class Dialogue:
             ledger_id, entry_id, *index = (int(part) for part in where.split(":"))
             batch_index = index[0] if index else -1
             command = Seek(subscription, Position(ledger_id, entry_id), batch_index)
-        self.host.tell(self.about, subscription, command)
+        self.host.tell(self.topic_partition, subscription, command)
         return []
 
     def do_compact(self) -> list[str]:
@@ -205,7 +205,7 @@ class Dialogue:
         return []
 
     def do_create_subscription(self, name: str) -> list[str]:
-        self.host.tell(self.about, name, CreateSubscription(name))
+        self.host.tell(self.topic_partition, name, CreateSubscription(name))
         return []
 
     def do_producer(self, name: str, mode: str = "Shared") -> list[str]:
@@ -237,7 +237,7 @@ class Dialogue:
             {"ledger_id": place.ledger_id, "entry_id": place.entry_id, **details}
             for place in map(_place, ids)
         ]
-        folded = fold([pa.RecordBatch.from_pylist(rows)], self.host.root, str(self.about))
+        folded = fold([pa.RecordBatch.from_pylist(rows)], self.host.root, str(self.topic_partition))
         try:
             tell(self.host.root, subscription, [folded], None)
         finally:
@@ -257,7 +257,9 @@ class Dialogue:
         if "start" in o:
             o.setdefault("inclusive", "no")
             place, _, index = o["start"].partition("/")
-            o["start"] = f"{place}:{self.about.partition}" + (f":{index}" if index else "")
+            o["start"] = f"{place}:{self.topic_partition.partition}" + (
+                f":{index}" if index else ""
+            )
         for word, text in o.items():
             options |= _option(word, text)
         self.consumers[name] = self.host.subscribe(options, acknowledgment_group_time_ms=group_ms)
@@ -322,19 +324,19 @@ class Dialogue:
 
     # -- what the broker says besides ----------------------------------------------------------
 
-    def _news(self) -> list[str]:
+    def _activity(self) -> list[str]:
         lines: list[str] = []
-        for rows, deleted in self.host.said[self.told :]:
-            lines += (line for line in _told(rows) if line != self.quota)
+        for rows, deleted in self.host.said[self.reported :]:
+            lines += (line for line in _reported(rows) if line != self.quota)
             self.quota = next((line for line in lines if line.startswith("backlog q")), self.quota)
             lines += [f"subscription {name} is deleted" for _, name in deleted]
-        self.told = len(self.host.said)
+        self.reported = len(self.host.said)
         return lines
 
 
-def _told(rows: tuple[OutputRow, ...]) -> Iterator[str]:
+def _reported(rows: tuple[OutputRow, ...]) -> Iterator[str]:
     for row in rows:
-        if row.kind == broker_rows.LETTER:
+        if row.kind == broker_rows.REPUBLICATION:
             letter = wire_format.decode(row.data)
             yield f"broker copies {letter.messages} to {letter.topic.removeprefix(_SHORT)}"
     for row in rows:
@@ -361,9 +363,9 @@ def _told_item(item: object) -> Iterator[str]:
 
 def _refusal(error: PulsarliteError) -> str:
     """Pulsar's word for it and what the broker said; or what was seen before it was asked."""
-    told = re.search(r" on \S+: (\w+: .*?)\.?( Choose another .*)?$", error.message)
-    if told is not None and "The broker refuses" in error.message:
-        return told[1]
+    reported = re.search(r" on \S+: (\w+: .*?)\.?( Choose another .*)?$", error.message)
+    if reported is not None and "The broker refuses" in error.message:
+        return reported[1]
     word = error.error.value if isinstance(error, BrokerRefusedError) else error.condition
     return f"{word}: {error.message}"
 

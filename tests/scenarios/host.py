@@ -8,14 +8,14 @@ from math import inf
 from types import TracebackType
 from typing import Any, Final
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.broker.hosting.broker_rows import OutputRow
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.hosting.broker_rows import OutputRow
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.model.topic_name import TopicPartition
 from pulsar_spark.testing import Place
-from pulsar_spark.topic_name import TopicPartition
 
 LOOK_EVERY_MS: Final = 1_000
 """How often the broker looks at leases."""
@@ -66,22 +66,25 @@ class Host:
         self.consumers.remove(consumer)
         consumer.abandon()
 
-    def tell(self, about: TopicPartition, subscription: str, command: Any) -> None:
+    def tell(self, topic_partition: TopicPartition, subscription: str, command: Any) -> None:
         """A command for a partition's broker."""
-        SystemTopic(self.root, COMMANDS).append([Record.of(about, subscription, command)])
+        SystemTopic(self.root, COMMANDS).append([Record.of(topic_partition, subscription, command)])
         self.run()
 
-    def state(self, about: TopicPartition) -> BrokerState:
+    def state(self, topic_partition: TopicPartition) -> BrokerState:
         """What a partition's broker knows."""
-        held = self.broker.brokers.get((about.topic, about.partition))
+        held = self.broker.brokers.get((topic_partition.topic, topic_partition.partition))
         state = None if held is None else held.state
-        return BrokerState(*about) if state is None else state
+        return BrokerState(*topic_partition) if state is None else state
 
     def run(self) -> None:
         """Let all talk until nobody has anything to say."""
-        while self._turns():
+        turned = self._turns()
+        while turned or any(each.is_unreported for each in self.consumers):
             for consumer in list(self.consumers):
-                consumer.poll()
+                if turned or consumer.is_unreported:
+                    consumer.poll()
+            turned = self._turns()
 
     def advance(self, milliseconds: int) -> None:
         """Let time pass, and do at each instant what falls due at it."""
@@ -101,7 +104,7 @@ class Host:
         turned = False
         while True:
             before = self._subscriptions()
-            if not self.broker.turn():
+            if not self.broker.run_once():
                 return turned
             turned = True
             deleted = tuple(sorted(before - self._subscriptions()))

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.broker.sign_of_life import SIGN_OF_LIFE
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.connector.runtime.broker.broker_heartbeat import HEARTBEAT_FILE
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.simulation.cluster_oracle import ClusterOracle
 from tests.simulation.cluster_setting import NAMESPACE, drawn_cluster
 from tests.simulation.lots import Lots
@@ -68,7 +68,7 @@ class Cluster(Lots):
             for _ in range(3):  # it is named, logged, committed; then it subscribes
                 self.turn_of(query)
             if self.setting.refuses:
-                self.turn()
+                self.run_once()
                 self.turn_of(query)
         if self.setting.grows_unseen:
             all_begin_anew_while_a_topic_grows(self)
@@ -80,7 +80,7 @@ class Cluster(Lots):
             for _ in range(self.draw(1, 3)):
                 self.turn_of(query)
         elif happens < 0.65:
-            self.turn()
+            self.run_once()
         elif happens < 0.78:
             self.publish()
         elif happens < 0.86:
@@ -94,33 +94,35 @@ class Cluster(Lots):
             query.start()
         query.step()
 
-    def turn(self) -> bool:
+    def run_once(self) -> bool:
         """One look of the broker's; whether it did anything."""
         with self.clock.acting(BROKER):
             if self.broker is None:
                 self.broker = EmbeddedBroker(self.place, CHECKPOINT)  # type: ignore[arg-type]
-            did = self.broker.turn()
+            did = self.broker.run_once()
         self.oracle.turned(self.broker)
         return did
 
     def until_quiet(self) -> None:
-        while self.turn():
+        while self.run_once():
             pass
 
     def publish(self) -> None:
         topic = self.draw_from(list(self.place.topics.values()))
-        about = TopicPartition(topic.state.topic, self.draw(0, topic.state.partitions - 1))
+        topic_partition = TopicPartition(
+            topic.state.topic, self.draw(0, topic.state.partitions - 1)
+        )
         sizes = [self.draw_from((1, 1, 2)) for _ in range(self.draw(1, 3))]
         keys = [self.draw(0, 3) * 7_919_173 for _ in range(sum(sizes))]
-        ledger_id = topic.publish(about.partition, sizes, keys, self.clock.wall_ms())
+        ledger_id = topic.publish(topic_partition.partition, sizes, keys, self.clock.wall_ms())
         messages = [
-            (about, ledger_id, entry_id, index)
+            (topic_partition, ledger_id, entry_id, index)
             for entry_id, size in enumerate(sizes)
             for index in range(size)
         ]
         if self.setting.poison and len(self.poison) < 2 and self.one_in(2):
             self.poison.add(self.draw_from(messages))
-        self.oracle.published(about, messages)
+        self.oracle.published(topic_partition, messages)
 
     # -- who may be in trouble -------------------------------------------------------------------
 
@@ -200,7 +202,7 @@ def nobody_looks(cluster: Cluster) -> None:
     """The broker's looks lie far apart, and all consumers live meanwhile."""
     for _ in range(cluster.draw(1, 4)):
         cluster.clock.advance(cluster.draw_from((5_500, 20_000, 70_000)))
-        cluster.turn()
+        cluster.run_once()
 
 
 def all_stand_still(cluster: Cluster) -> None:
@@ -208,10 +210,10 @@ def all_stand_still(cluster: Cluster) -> None:
     cluster.until_quiet()
     cluster.clock.stopped = {each.name for each in cluster.queries}
     cluster.clock.advance(cluster.draw_from((5_000, 100_000)))
-    cluster.turn()
+    cluster.run_once()
     cluster.clock.stopped = set()
     cluster.clock.advance(cluster.setting.lease_ms / 4)
-    cluster.turn()
+    cluster.run_once()
 
 
 def a_clock_is_set(cluster: Cluster) -> None:
@@ -220,7 +222,7 @@ def a_clock_is_set(cluster: Cluster) -> None:
     for _ in range(cluster.draw(1, 2)):
         _set_clock(cluster, actor)
         cluster.clock.advance(1_000)
-        cluster.turn()
+        cluster.run_once()
 
 
 def _set_clock(cluster: Cluster, actor: str) -> None:
@@ -231,7 +233,7 @@ def _set_clock(cluster: Cluster, actor: str) -> None:
 def the_broker_is_killed(cluster: Cluster) -> None:
     """Its checkpoint is lost with it, or not."""
     cluster.broker = None
-    cluster.place.store.delete(SIGN_OF_LIFE)  # of a process that is no more
+    cluster.place.store.delete(HEARTBEAT_FILE)  # of a process that is no more
     if cluster.one_in(2):
         cluster.place.store.delete(CHECKPOINT)
 
@@ -252,7 +254,7 @@ def all_begin_anew_while_a_topic_grows(cluster: Cluster) -> None:
         query.lose()
         cluster.oracle.lost_its_checkpoint(query)
     for _ in range(cluster.draw(0, 2)):
-        cluster.turn()
+        cluster.run_once()
 
 
 def a_topic_is_new(cluster: Cluster) -> None:

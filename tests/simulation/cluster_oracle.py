@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.system.lease import RENEWALS, Lease
-from pulsar_spark.hosting import broker_rows
-from pulsar_spark.positions.position import Position
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.broker.hosting import broker_rows
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.lease import RENEWALS, Lease
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.simulation.lots import ViolationError
 from tests.simulation.place import Message
 
@@ -26,7 +26,7 @@ class ClusterOracle:
         self.cluster = cluster
         self.states: dict[TopicPartition, BrokerState] = {}
         """Of the brokers, after their last steps."""
-        self.wanted: set[Message] = set()
+        self.requested: set[Message] = set()
         """Those of which each has to be acknowledged in the end."""
         self.done: set[Message] = set()
         """In a micro-batch that was committed."""
@@ -52,10 +52,12 @@ class ClusterOracle:
 
     # -- what happens ----------------------------------------------------------------------------
 
-    def published(self, about: TopicPartition, messages: Iterable[Message]) -> None:
-        is_new = about.partition >= self.seen.get(about.topic, about.partition + 1)
-        if not self.cluster.setting.latest or is_new or self._is_subscribed(about):
-            self.wanted.update(messages)
+    def published(self, topic_partition: TopicPartition, messages: Iterable[Message]) -> None:
+        is_new = topic_partition.partition >= self.seen.get(
+            topic_partition.topic, topic_partition.partition + 1
+        )
+        if not self.cluster.setting.latest or is_new or self._is_subscribed(topic_partition):
+            self.requested.update(messages)
 
     def created(self, topic: str) -> None:
         """A topic that a pattern finds: of a subscription that there is it is read whole."""
@@ -66,8 +68,8 @@ class ClusterOracle:
         """It may have subscribed: as the same run, if no clock went on."""
         self.refused_runs.discard((query.name, query.incarnation))
         counts: dict[str, int] = {}
-        for about in query.partitions:
-            counts[about.topic] = counts.get(about.topic, 0) + 1
+        for topic_partition in query.partitions:
+            counts[topic_partition.topic] = counts.get(topic_partition.topic, 0) + 1
         for topic, count in counts.items():
             self.seen.setdefault(topic, count)
 
@@ -118,7 +120,7 @@ class ClusterOracle:
             return
         self.offset = broker.offset
         for row in broker.done:
-            if row.kind == broker_rows.ASIDE:
+            if row.kind == broker_rows.QUARANTINED:
                 self.fail(f"{row.topic} {row.partition} is set aside: {row.data.decode()}")
         for (topic, partition), each in broker.brokers.items():
             if each.state is not None:  # else it was stored, and has not stepped since
@@ -140,29 +142,29 @@ class ClusterOracle:
     # -- what there is ---------------------------------------------------------------------------
 
     def missing(self) -> list[Message]:
-        return sorted(each for each in self.wanted if not self._is_acknowledged(each))
+        return sorted(each for each in self.requested if not self._is_acknowledged(each))
 
     def finished(self) -> None:
         """All that was wanted is acknowledged: somebody had it, or it is a dead letter."""
-        lost = self.wanted - self.done - set(self.cluster.place.letters)
+        lost = self.requested - self.done - set(self.cluster.place.republications)
         if lost:
             self.fail(f"acknowledged, and read by nobody: {sorted(lost)}")
 
     def check_is_gone(self, query: Query) -> None:
-        for about, state in self.states.items():
+        for topic_partition, state in self.states.items():
             subscription = state.subscriptions.get("s")
             if subscription and query.name in subscription.consumers:
-                self.fail(f"{query.name} is dead, and still with {about}")
+                self.fail(f"{query.name} is dead, and still with {topic_partition}")
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _check_nobody_refused_is_left(self) -> None:
         """The broker has nothing more to do: it has heard that they left."""
-        for about, state in self.states.items():
+        for topic_partition, state in self.states.items():
             subscription = state.subscriptions.get("s")
             for name, each in subscription.consumers.items() if subscription else ():
                 if (name, each.incarnation) in self.refused_runs:
-                    self.fail(f"{name} was refused, and is still with {about}")
+                    self.fail(f"{name} was refused, and is still with {topic_partition}")
 
     def _check_lapsed(self, lease: Lease) -> None:
         cluster = self.cluster
@@ -188,20 +190,20 @@ class ClusterOracle:
                 del self.owner[message]
 
     def _check_letters(self) -> None:
-        letters = self.cluster.place.letters
-        for message in letters:
+        republications = self.cluster.place.republications
+        for message in republications:
             if message not in self.cluster.poison | self.died_unlogged:
                 self.fail(f"{message} is a dead letter, and ended no query")
-        if len(set(letters)) < len(letters):
-            self.fail(f"a dead letter was copied twice: {letters}")
+        if len(set(republications)) < len(republications):
+            self.fail(f"a dead letter was copied twice: {republications}")
 
-    def _is_subscribed(self, about: TopicPartition) -> bool:
-        state = self.states.get(about)
+    def _is_subscribed(self, topic_partition: TopicPartition) -> bool:
+        state = self.states.get(topic_partition)
         return state is not None and "s" in state.subscriptions
 
     def _is_acknowledged(self, message: Message) -> bool:
-        about, ledger_id, entry_id, index = message
-        state = self.states.get(about)
+        topic_partition, ledger_id, entry_id, index = message
+        state = self.states.get(topic_partition)
         subscription = state and state.subscriptions.get("s")
         if not subscription:
             return False

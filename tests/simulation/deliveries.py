@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pulsar_spark.planning.stream_offset import PartitionOffset
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.position import EARLIEST
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import Command, Report
+from pulsar_spark.broker.protocol.commands import Command, Report
+from pulsar_spark.consumer.stream_offset import PartitionOffset
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import LedgerList
+from pulsar_spark.model.positions.position import EARLIEST
+from pulsar_spark.model.positions.position_set import PositionSet
 
 if TYPE_CHECKING:
     from tests.simulation.source import Message, Source

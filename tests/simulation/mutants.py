@@ -6,28 +6,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pulsar_spark.broker import acknowledgment, retention, topic_subscriptions
-from pulsar_spark.broker import step as broker_step
-from pulsar_spark.dispatchers import (
+from pulsar_spark.broker.dispatchers import (
     dispatcher_multiple_consumers,
     dispatcher_single_active,
     dispatcher_sticky_key,
     granting,
 )
-from pulsar_spark.hosting.shards import ShardWriter
-from pulsar_spark.planning.partition_consumer import PartitionConsumer
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_map import PositionMap
-from pulsar_spark.positions.position_set import NOTHING, PositionSet
-from pulsar_spark.protocol.commands import SubscriptionType
-from pulsar_spark.protocol.ready import Ready
-from pulsar_spark.subscriptions import message_redelivery
-from pulsar_spark.subscriptions.breaker import Breaker
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
-from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
-from pulsar_spark.subscriptions.subscription import Subscription
+from pulsar_spark.broker.hosting.shards import ShardWriter
+from pulsar_spark.broker.machine import acknowledgment, retention, topic_subscriptions
+from pulsar_spark.broker.machine import step as broker_step
+from pulsar_spark.broker.protocol.commands import SubscriptionType
+from pulsar_spark.broker.protocol.ready import Ready
+from pulsar_spark.broker.subscriptions import message_redelivery
+from pulsar_spark.broker.subscriptions.breaker import Breaker
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.subscriptions.consumer import Consumer
+from pulsar_spark.broker.subscriptions.delayed_messages import DelayedMessages
+from pulsar_spark.broker.subscriptions.redelivery_tracker import RedeliveryTracker
+from pulsar_spark.broker.subscriptions.subscription import Subscription
+from pulsar_spark.consumer.partition_consumer import PartitionConsumer
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position_map import PositionMap
+from pulsar_spark.model.positions.position_set import NOTHING, PositionSet
 from tests.simulation.setting import Setting
 
 Patch = Callable[[Any], None]
@@ -123,8 +123,8 @@ def believes_reports_of_an_older_epoch(patch: Any) -> None:
             command = replace(command, epoch=subscription.epoch)
         original(state, command, out)
 
-    from pulsar_spark.broker import step as broker
-    from pulsar_spark.protocol.commands import Report
+    from pulsar_spark.broker.machine import step as broker
+    from pulsar_spark.broker.protocol.commands import Report
 
     patch.setitem(broker.HANDLERS, Report, report)
 
@@ -230,7 +230,7 @@ def counts_what_was_only_granted(patch: Any) -> None:
     original = message_redelivery.give_back_all
 
     def give_back_all(holder: Any, reason: Any) -> None:
-        holder.consumer.says_delivered = holder.consumer.sequence >= 0
+        holder.consumer.reports_delivered = holder.consumer.sequence >= 0
         original(holder, reason)
 
     patch.setattr(topic_subscriptions, "give_back_all", give_back_all)
@@ -245,7 +245,7 @@ def believes_a_sink_whenever_it_read(patch: Any) -> None:
             cursor = cursor.union(each)
         return cursor
 
-    patch.setattr(acknowledgment, "_of_this_epoch", of_any_epoch)
+    patch.setattr(acknowledgment, "of_this_epoch", of_any_epoch)
 
 
 def begins_attempts_anew_after_a_seek(patch: Any) -> None:
@@ -277,7 +277,7 @@ def forgets_where_a_non_durable_consumer_was(patch: Any) -> None:
 def tells_a_non_durable_consumer_of_no_holes(patch: Any) -> None:
     """Which only its own checkpoint remembers."""
     without = property(lambda self: Cursor(self.cursor.mark_delete_position))
-    patch.setattr(Subscription, "origin_told", without)
+    patch.setattr(Subscription, "origin_for_consumers", without)
 
 
 def keeps_every_attempt_in_the_offset(patch: Any) -> None:
@@ -287,7 +287,7 @@ def keeps_every_attempt_in_the_offset(patch: Any) -> None:
 
 def buries_while_the_sink_is_down(patch: Any) -> None:
     """An open breaker pardons nothing."""
-    patch.setattr(message_redelivery, "PARDONED", frozenset())
+    patch.setattr(message_redelivery, "UNCOUNTED_WHILE_OPEN", frozenset())
 
 
 def tries_all_at_once(patch: Any) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     CloseConsumer,
     Command,
     InitialPosition,
@@ -22,11 +19,14 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.ready import Grant, OpenGrant, Ready
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.dead_letter import DEAD_LETTER_REASON, Reason
-from pulsar_spark.subscriptions.subscription import Subscription
+from pulsar_spark.broker.protocol.ready import Grant, OpenGrant, Ready
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.subscriptions.consumer import Consumer
+from pulsar_spark.broker.subscriptions.dead_letter import DEAD_LETTER_REASON, Reason
+from pulsar_spark.broker.subscriptions.subscription import Subscription
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.broker_samples import is_quiet
 from tests.simulation.deliveries import NO_EPOCH, Deliveries
 from tests.simulation.lots import ViolationError
@@ -44,11 +44,11 @@ class Oracle:
         self.messages: dict[Message, int] = {}
         """Message -> key."""
         self.deliver_at: dict[Message, int] = {}
-        self.heard: set[Message] = set()
+        self.observed: set[Message] = set()
         """Those of which the broker knows."""
         self.acked: set[Message] = set()
         self.epoch = NO_EPOCH
-        self.buried: set[Message] = set()
+        self.dead_lettered: set[Message] = set()
         self.owner: dict[Message, Source] = {}
         self.owned_at: dict[Message, int] = {}
         self.twice: set[Message] = set()
@@ -59,6 +59,8 @@ class Oracle:
         self.published_at: dict[Message, int] = {}
         self.hidden: set[Message] = set()
         self.claimed: set[Message] = set()
+        self.up_to: set[Message] = set()
+        """What a cumulative acknowledgement may have taken, in this epoch."""
         """Acknowledged by somebody, whether the broker counts it by itself or not."""
         self.seen: set[Message] = set()
         self.lapsed: set[tuple[str, int]] = set()
@@ -127,7 +129,7 @@ class Oracle:
             self.fail(f"{message} is a duplicate, and was delivered")
         if message in source.finished and self.world.goes_on_alone and self._by_batch_index:
             self.fail(f"{message} was delivered to {source.name}, who had finished it")
-        if message in self.buried:
+        if message in self.dead_lettered:
             self.fail(f"{message} was delivered after it became a dead letter")
 
     def _check_key(self, message: Message) -> None:
@@ -144,16 +146,16 @@ class Oracle:
     ) -> None:
         """The broker made a step."""
         self.deliveries.follow(commands)
-        for letter in ready.letters:
+        for letter in ready.republications:
             for message in self.world.plain(letter.messages):
-                if message in self.buried:
+                if message in self.dead_lettered:
                     self.fail(f"{message} was copied twice")
                 self.deliveries.check_burial(message)
-                self.buried.add(message)
+                self.dead_lettered.add(message)
                 self.owner.pop(message, None)
         self._follow_commands(before, commands, after)
         self._follow_rejections(before, commands)
-        self.acked |= self.buried
+        self.acked |= self.dead_lettered
         after.check()
         self._check_cursor(after)
         self._check_places(after)
@@ -219,7 +221,10 @@ class Oracle:
                     then, _ = step(before, commands[:place], after.now_ms)
                     if then.subscriptions.get("s", subscription).subscription_type.is_shared:
                         continue
-                    self.acked |= {m for m in self.heard if m[:2] <= up_to}
+                    # It may leave out what others hold, and what waits to come again.
+                    self.up_to |= {m for m in self.observed if m[:2] <= up_to}
+                    self.up_to |= self._claim(command.acknowledged)
+                    continue
                 self._acknowledge(command.acknowledged)
 
     def _hear_of_ledgers(self, commands: Sequence[Command]) -> None:
@@ -228,8 +233,8 @@ class Oracle:
                 ledger = command.ledger
                 for entry_id in range(ledger.entries):
                     for index in range(ledger.batch_sizes.size_of(entry_id)):
-                        self.heard.add((ledger.ledger_id, entry_id, index))
-        self.acked |= self.hidden & self.heard
+                        self.observed.add((ledger.ledger_id, entry_id, index))
+        self.acked |= self.hidden & self.observed
 
     def _acknowledge_by_sink(self, report: Report) -> None:
         """What was delivered in this epoch counts; a sink itself knows no epoch."""
@@ -242,16 +247,17 @@ class Oracle:
         """A seek, a new subscription, or none any more."""
         self.deliveries.begin(epoch, self.acked)
         self.epoch = epoch
-        self.buried = set()
+        self.dead_lettered = set()
         self.owner, self.not_before, self.last_of_key = {}, {}, {}
         self.acked = acked
         self.claimed = set(acked)
+        self.up_to = set()
 
     def _begin_at_origin(
         self, commands: Sequence[Command], after: BrokerState, subscription: Subscription
     ) -> None:
         origin = subscription.origin
-        held = {m for m in self.heard if origin.contains(Position(*m[:2]), m[2])}
+        held = {m for m in self.observed if origin.contains(Position(*m[:2]), m[2])}
         stay = {ledger.ledger_id for ledger in after.ledgers_that_stay()}
         seeks = [command for command in commands if isinstance(command, Seek)]
         ends = (Unsubscribe, CloseConsumer, LeaseLapsed)
@@ -260,13 +266,13 @@ class Oracle:
             places = [self._before(seeks[-1], {ledger.ledger_id for ledger in after.ledgers})]
         else:
             places = self._where_it_begins(commands)
-        hidden = self.hidden & self.heard
-        wanted = [{m for m in place | hidden if m[0] in stay} for place in places]
+        hidden = self.hidden & self.observed
+        requested = [{m for m in place | hidden if m[0] in stay} for place in places]
         ended = self.epoch == NO_EPOCH or any(isinstance(command, ends) for command in commands)
         is_plain = not (seeks and ended)
-        if is_plain and {m for m in held if m[0] in stay} not in wanted:
-            self.fail(f"an epoch begins behind {sorted(held)}, and not behind one of {wanted}")
-        self._begin(subscription.epoch, held | {m for m in self.heard if m[0] not in stay})
+        if is_plain and {m for m in held if m[0] in stay} not in requested:
+            self.fail(f"an epoch begins behind {sorted(held)}, and not behind one of {requested}")
+        self._begin(subscription.epoch, held | {m for m in self.observed if m[0] not in stay})
         for command in commands:  # part of a batch was acknowledged in an earlier life
             if isinstance(command, Subscribe) and command.begins_behind is not None:
                 self._claim(command.begins_behind)
@@ -279,9 +285,9 @@ class Oracle:
             if isinstance(command, Subscribe) and command.subscription == "s":
                 cursor = command.begins_behind
                 if cursor is None:
-                    places.append(set(self.heard) if latest else set())
+                    places.append(set(self.observed) if latest else set())
                 else:
-                    done = {m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])}
+                    done = {m for m in self.observed if cursor.contains(Position(*m[:2]), m[2])}
                     places.append(done if self._by_batch_index else self._whole(done | self.hidden))
         return places
 
@@ -294,14 +300,14 @@ class Oracle:
         """What lies before the message that is to be the next."""
         if seek.position is not None:
             place = (*seek.position, max(seek.batch_index, 0))
-            return {m for m in self.heard if m < place}
+            return {m for m in self.observed if m < place}
         assert seek.timestamp_ms is not None
         newest: dict[tuple[int, int], int] = {}
-        for m in self.heard:
+        for m in self.observed:
             if m[0] in there:
                 newest[m[:2]] = max(newest.get(m[:2], 0), self.published_at[m])
         earlier = [entry for entry, time in newest.items() if time < seek.timestamp_ms]
-        return {m for m in self.heard if earlier and m[:2] <= max(earlier)}
+        return {m for m in self.observed if earlier and m[:2] <= max(earlier)}
 
     def _follow_rejections(self, before: BrokerState, commands: Sequence[Command]) -> None:
         """When the broker heard of a rejection, and until when it must wait."""
@@ -364,7 +370,7 @@ class Oracle:
         for consumer in subscription.consumers.values():
             if consumer.name != opened.consumer:
                 others = others.union(consumer.held)
-        for message in self.heard:
+        for message in self.observed:
             place = Position(*message[:2]), message[2]
             if not opened.after.contains(*place):
                 if message in self.acked:
@@ -398,7 +404,7 @@ class Oracle:
         if subscription is None:
             return
         there = {ledger.ledger_id for ledger in after.ledgers}
-        for message in self.heard:
+        for message in self.observed:
             if message[0] not in there:
                 continue
             held = subscription.cursor.contains(Position(*message[:2]), message[2])
@@ -409,12 +415,14 @@ class Oracle:
                 self.fail(f"{message} is {what}")
 
     def _may_be_done(self, message: Message) -> bool:
-        """It expired, or its batch is complete."""
+        """It expired, its batch is complete, or it was acknowledged cumulatively."""
+        if message in self.up_to and self._by_batch_index:
+            return True
         ttl_ms = self.world.setting.policies.message_ttl_ms
         if ttl_ms and self.published_at[message] + ttl_ms < self.world.now_ms:
             return True
         entry = {each for each in self.messages if each[:2] == message[:2]}
-        whole = self.claimed | self.hidden | self.buried
+        whole = self.claimed | self.hidden | self.dead_lettered
         return not self._by_batch_index and entry <= whole
 
     def _check_places(self, after: BrokerState) -> None:
@@ -425,7 +433,7 @@ class Oracle:
         seen = [subscription.replay, subscription.waiting.messages, after.delayed.messages]
         seen += [consumer.held for consumer in subscription.consumers.values()]
         places = {m for each in seen for m in self.world.plain(each)}
-        for message in self.heard - self.acked - places:
+        for message in self.observed - self.acked - places:
             if message[:2] <= subscription.read_position:
                 self.fail(f"{message} is nowhere")
 
@@ -467,7 +475,7 @@ class Oracle:
                 continue
             if was.breaker.opened_ms != breaker.opened_ms:  # it was closed in between
                 continue
-            for letter in ready.letters:
+            for letter in ready.republications:
                 reason = dict(letter.properties).get(DEAD_LETTER_REASON)
                 if letter.subscription == name and reason == Reason.REJECTED.value:
                     self.fail(f"{letter.messages} failed while the breaker was open, and is buried")

@@ -18,26 +18,26 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from pulsar_spark.connector.broker import broker_sink
-from pulsar_spark.connector.sink.message_writer import WrittenTopic
-from pulsar_spark.connector.source import stream_reader
-from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.system.system_topics import (
+from pulsar_spark.broker.protocol.commands import Report
+from pulsar_spark.connector.runtime.broker import broker_sink
+from pulsar_spark.connector.runtime.publishing.message_writer import WrittenTopic
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
     COMMANDS,
     DISPATCH,
     Record,
     StoredRecord,
     SystemTopic,
 )
+from pulsar_spark.connector.spark import stream_reader
+from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import TopicNotFoundError
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import EARLIEST
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import Report
-from pulsar_spark.topic_log.ledger_commit import Application, Commit
-from pulsar_spark.topic_log.ledger_log import TopicState
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.log.ledger_commit import Application, Commit
+from pulsar_spark.log.ledger_log import TopicState
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import EARLIEST
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from tests.torture.place import SharedClock
 
 Message = tuple[TopicPartition, int, int, int]
@@ -95,6 +95,11 @@ class TopicLog:
         before, self._seen = self._seen, len(self._topic.commits)
         return self._seen > before
 
+    def catch_up(self) -> bool:
+        """Refresh; no topic is deleted here."""
+        self.refresh()
+        return True
+
     def ask(self) -> None:
         """It is on no object store."""
 
@@ -133,8 +138,8 @@ class _Columns:
 class Letters:
     """Stands for the `ManagedLedger` of a dead letter topic, as one process has it."""
 
-    def __init__(self, letters: list[Message], seen: set[tuple[str, int]]) -> None:
-        self._letters, self._seen = letters, seen
+    def __init__(self, republications: list[Message], seen: set[tuple[str, int]]) -> None:
+        self._dead_letters, self._seen = republications, seen
 
     def append(
         self, written: list[Message], *, application: tuple[str, int], is_brokers: bool
@@ -143,7 +148,7 @@ class Letters:
         assert is_brokers
         if application not in self._seen:
             self._seen.add(application)
-            self._letters += written
+            self._dead_letters += written
 
 
 class Trims:
@@ -213,11 +218,11 @@ class Records:
     ) -> Iterator[StoredRecord]:
         for ledger in self.stored[first:stop]:
             for each in ledger:
-                if keep is None or keep(each.record.about, each.record.subscription):
+                if keep is None or keep(each.record.topic_partition, each.record.subscription):
                     yield each
 
-    def write(self, records: Iterable[Record], aside: Iterable[Record] = ()) -> list[Record]:
-        return [*records, *aside]
+    def write(self, records: Iterable[Record], quarantined: Iterable[Record] = ()) -> list[Record]:
+        return [*records, *quarantined]
 
     def append(
         self,
@@ -251,7 +256,7 @@ class Place:
         self.store = MemoryStore(self.service_url, clock)
         self.topics: dict[str, Topic] = {}
         self.commands, self.dispatch = Records(clock), Records(clock)
-        self.letters: list[Message] = []
+        self.republications: list[Message] = []
         self._lettered: dict[str, set[tuple[str, int]]] = {}
         """By dead letter topic, the batches that have published there."""
 
@@ -263,7 +268,7 @@ class Place:
 
     def open(self, topic: TopicName) -> Any:
         if topic.local_name.endswith("-DLQ"):
-            return Letters(self.letters, self._lettered.setdefault(str(topic), set()))
+            return Letters(self.republications, self._lettered.setdefault(str(topic), set()))
         found = self.open_found(topic)
         if found is None:
             raise TopicNotFoundError(f"{topic} is not there.")
@@ -281,33 +286,35 @@ class Place:
     def system_topic(self, _root: Any, name: TopicName) -> Records:
         return {COMMANDS: self.commands, DISPATCH: self.dispatch}[name]
 
-    def write_letters(self, _root: Any, about: TopicPartition, letters: Iterable[Any]) -> list[Any]:
+    def write_republications(
+        self, _root: Any, topic_partition: TopicPartition, republications: Iterable[Any]
+    ) -> list[Any]:
         """Nobody sees them before they are published."""
         return [
-            WrittenTopic(each.topic, [*self.messages(about, each.messages)])  # type: ignore[arg-type]
-            for each in letters
+            WrittenTopic(each.topic, [*self.messages(topic_partition, each.messages)])  # type: ignore[arg-type]
+            for each in republications
         ]
 
-    def messages(self, about: TopicPartition, held: Any) -> Iterator[Message]:
+    def messages(self, topic_partition: TopicPartition, held: Any) -> Iterator[Message]:
         """What is left of them in the log."""
-        ledgers = self.topics[about.topic].state.ledgers(about.partition)
+        ledgers = self.topics[topic_partition.topic].state.ledgers(topic_partition.partition)
         for ledger_id in held.ledger_ids:
             ledger = ledgers.get(ledger_id)
             if ledger is not None:
-                yield from in_rows(about, ledger, np.flatnonzero(held.row_mask(ledger)))
+                yield from in_rows(topic_partition, ledger, np.flatnonzero(held.row_mask(ledger)))
 
     def acknowledge(self, subscription: str, messages: Iterable[Message]) -> None:
         """As a sink does: of trimmed ledgers nothing."""
         records = []
-        for about, mine in groupby(sorted(messages), key=itemgetter(0)):
-            ledgers = self.topics[about.topic].state.ledgers(about.partition)
+        for topic_partition, mine in groupby(sorted(messages), key=itemgetter(0)):
+            ledgers = self.topics[topic_partition.topic].state.ledgers(topic_partition.partition)
             done = PositionSet.union_of(
                 PositionSet.of_batch((ledger_id, entry), ledger.batch_sizes.size_of(entry), 1 << n)
                 for _, ledger_id, entry, n in mine
                 if (ledger := ledgers.get(ledger_id)) is not None
             )
             report = Report(subscription, epoch=None, acknowledged=Cursor().acknowledge(done))
-            records.append(Record.of(about, subscription, report))
+            records.append(Record.of(topic_partition, subscription, report))
         self.commands.append(records)
 
     @contextmanager
@@ -317,7 +324,7 @@ class Place:
             for module in who_names(SystemTopic):
                 stack.enter_context(mock.patch.object(module, "SystemTopic", self.system_topic))
             for module, name, stands_in in (
-                (broker_sink, "write_letters", self.write_letters),
+                (broker_sink, "write_republications", self.write_republications),
                 (broker_sink, "LedgerStore", Trims),
                 (stream_reader, "LONGEST_WAIT_S", 0.0),
             ):
@@ -334,8 +341,8 @@ def who_names(real: type) -> list[ModuleType]:
     ]
 
 
-def in_rows(about: TopicPartition, ledger: LedgerInfo, rows: Any) -> Iterator[Message]:
+def in_rows(topic_partition: TopicPartition, ledger: LedgerInfo, rows: Any) -> Iterator[Message]:
     """The messages in these rows of a ledger."""
     entries, indexes = ledger.batch_sizes.places(np.asarray(rows))
     for entry_id, index in zip(entries.tolist(), indexes.tolist(), strict=True):
-        yield about, ledger.ledger_id, entry_id, index
+        yield topic_partition, ledger.ledger_id, entry_id, index

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.subscription_reader import SubscriptionStreamReader
 from pulsar_spark.errors import ConsumerBusyError, ConsumerReplacedError
+from pulsar_spark.model.topic_name import TopicPartition
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.topic_name import TopicPartition
 from tests.simulation.place import Message, Place, in_rows
 
 if TYPE_CHECKING:
@@ -119,17 +119,17 @@ class Query:
                 else:
                     self._plan()
             except ConsumerBusyError:
-                self._look()
+                self._poll()
                 self.cluster.oracle.refused(self)
                 self.kill()
             except ConsumerReplacedError:
                 self.kill()
             finally:
-                self._look()
+                self._poll()
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """At the run that it is now."""
         client = self.reader and self.reader._client
         if client:
@@ -184,8 +184,8 @@ class Query:
 def _chosen(topic: str, rows: Any) -> Any:
     selected = rows.selected()
     places = np.arange(rows.rows) if selected is None else np.flatnonzero(selected)
-    about = TopicPartition(topic, rows.ledger.partition)
-    return in_rows(about, rows.ledger, places + rows.first_row)
+    topic_partition = TopicPartition(topic, rows.ledger.partition)
+    return in_rows(topic_partition, rows.ledger, places + rows.first_row)
 
 
 @cache

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pulsar_spark.protocol.commands import InitialPosition, SubscriptionType
-from pulsar_spark.protocol.policies import (
+from pulsar_spark.broker.protocol.commands import InitialPosition, SubscriptionType
+from pulsar_spark.broker.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,

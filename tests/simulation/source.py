@@ -10,12 +10,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.planning.partition_consumer import PartitionConsumer
-from pulsar_spark.planning.stream_offset import PartitionOffset
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.protocol.commands import (
     CloseConsumer,
     ReconsumeLater,
     RedeliverUnacknowledgedMessages,
@@ -25,7 +20,12 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.ready import Reply, Revoke
+from pulsar_spark.broker.protocol.ready import Reply, Revoke
+from pulsar_spark.consumer.partition_consumer import PartitionConsumer
+from pulsar_spark.consumer.stream_offset import PartitionOffset
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_set import PositionSet
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -206,7 +206,7 @@ class Source:
 
     # -- hearing -----------------------------------------------------------------------------
 
-    def hear(self, most: int | None = None) -> None:
+    def observe(self, most: int | None = None) -> None:
         """Read on in the dispatch log."""
         log = self.world.dispatch
         stop = len(log) if most is None else min(len(log), self.read_to + most)
@@ -220,7 +220,7 @@ class Source:
         consumer = self.consumer
         assert consumer is not None
         was = consumer.connected
-        consumer.hear(item)
+        consumer.observe(item)
         if consumer.connected and consumer.epoch != self.epoch:
             self.begin(consumer.epoch)
         mine = getattr(item, "incarnation", None) == self.incarnation
@@ -258,7 +258,7 @@ class Source:
         if self.checkpoint.logged is not None:  # a replay after a crash, or a batch that runs
             self.commit()
             return
-        self.hear(self.world.draw(1, 3))
+        self.observe(self.world.draw(1, 3))
         consumer, ledgers = self.consumer, self.world.log_ledgers
         if consumer is None or not consumer.connected or self.leaves:
             return
@@ -291,7 +291,7 @@ class Source:
         while offered.begins_before(self.world.trimmed_up_to) and self.read_to < len(
             self.world.dispatch
         ):
-            self.hear(1)  # the log may be ahead of what was heard
+            self.observe(1)  # the log may be ahead of what was heard
             if not consumer.connected or self.gave_back_at is not None:
                 return None
             offered = consumer.offered(start, ledgers, hidden)

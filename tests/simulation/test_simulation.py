@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from tests.simulation import world
 from tests.simulation.__main__ import main
 from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
@@ -34,11 +34,13 @@ def test_every_promise_is_kept_in_two_thousand_schedules(first: int) -> None:
 
 
 def test_letters_of_a_repeated_batch_are_published_once() -> None:
-    place, about = Place(SharedClock(0)), TopicName.parse("t-s-DLQ")
+    place, topic_partition = Place(SharedClock(0)), TopicName.parse("t-s-DLQ")
     letter = (TopicPartition("t", 0), 0, 0, 0)
     for number in (7, 7, 8):
-        place.open(about).append([letter], application=("broker", number), is_brokers=True)
-    assert place.letters == [letter, letter]
+        place.open(topic_partition).append(
+            [letter], application=("broker", number), is_brokers=True
+        )
+    assert place.republications == [letter, letter]
 
 
 def test_a_non_durable_consumer_finishes_batches_that_it_had_begun_in_an_earlier_run(

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.protocol.commands import (
     LeaseLapsed,
     Rejection,
     Report,
@@ -20,6 +17,9 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.simulation.source import Source
 
 if TYPE_CHECKING:

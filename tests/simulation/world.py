@@ -13,13 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     Command,
     CreateSubscription,
     LedgerAdded,
@@ -28,9 +24,13 @@ from pulsar_spark.protocol.commands import (
     SetPolicies,
     SubscriptionType,
 )
-from pulsar_spark.protocol.policies import KeySharedMode
-from pulsar_spark.protocol.ready import Ready
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.protocol.policies import KeySharedMode
+from pulsar_spark.broker.protocol.ready import Ready
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.broker_samples import is_quiet
 from tests.core.partition import messages_of
 from tests.simulation.lots import Lots, ViolationError
@@ -291,7 +291,7 @@ class World(Lots):
                 source.crash(keep_checkpoint=True)
             return
         if not source.connected and self.one_in(2):
-            source.hear()
+            source.observe()
             self.perhaps_subscribe(source)
         elif source.manual and self.one_in(2):
             source.settle()
@@ -343,11 +343,11 @@ class World(Lots):
             source.permits = max(source.permits, 1)
             if not source.is_alive:
                 source.crash(keep_checkpoint=True)
-        for turn in range(200):
+        for run_once in range(200):
             for source in self.sources:
-                self.do_well(source, turn)
+                self.do_well(source, run_once)
             ready = self.step()
-            if turn > 0 and is_quiet(ready) and self.oracle.is_done():
+            if run_once > 0 and is_quiet(ready) and self.oracle.is_done():
                 self.oracle.finished()
                 self.restarted(self.state)
                 return
@@ -355,11 +355,11 @@ class World(Lots):
                 self.now_ms = max(self.now_ms, ready.next_due_ms)
         raise ViolationError(f"never done: {self.oracle.missing()} are not acknowledged")
 
-    def do_well(self, source: Source, turn: int) -> None:
+    def do_well(self, source: Source, run_once: int) -> None:
         """Connect, or take what there is, and acknowledge it."""
-        source.hear()
+        source.observe()
         exclusive = self.setting.kind is SubscriptionType.EXCLUSIVE
-        if not source.connected and turn % 3 == 0 and not (exclusive and self.is_taken()):
+        if not source.connected and run_once % 3 == 0 and not (exclusive and self.is_taken()):
             source.subscribe()
             return
         source.commit()

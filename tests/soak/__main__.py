@@ -30,7 +30,7 @@ from typing import IO, Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_spark.connector.command_line.demo_command import write_flights
+from pulsar_spark.connector.tools.command_line.demo_command import write_flights
 from tests import java_classes
 from tests.soak.left_behind import look_over
 from tests.soak.query import Place
@@ -70,7 +70,7 @@ class Soak:
     """Each so manieth file of flights is published without Spark; 0: none is."""
 
     folder: Path
-    wanted: int
+    requested: int
     draw: random.Random
     kills: Counter[tuple[str, str]] = field(default_factory=Counter)
     months: int = 12
@@ -196,7 +196,7 @@ class Soak:
         """How many kills are still to come."""
         if self.minutes is not None and time.monotonic() > self.begun_s + 60 * self.minutes:
             return 0
-        return max(0, self.wanted - sum(self.kills.values()))
+        return max(0, self.requested - sum(self.kills.values()))
 
     def phase(self, role: str, place: Place) -> str:
         """What it was doing, as far as its checkpoint tells."""
@@ -210,7 +210,7 @@ class Soak:
     def tell(self, role: str, phase: str, place: Place) -> None:
         print(
             f"  {time.monotonic() - self.begun_s:6.0f} s  kill {sum(self.kills.values()):3} of "
-            f"{self.wanted}: {role:9} {phase:16} {self.done(place)}",
+            f"{self.requested}: {role:9} {phase:16} {self.done(place)}",
             flush=True,
         )
 
@@ -221,15 +221,15 @@ class Soak:
     def count(self) -> bool:
         """Compare what the reader's sink has with what was to come; whether all is well."""
         place = Place(self.folder, self.number)
-        wanted = Counter(pq.read_table(place.expected)["value"].cast(pa.binary()).to_pylist())
+        requested = Counter(pq.read_table(place.expected)["value"].cast(pa.binary()).to_pylist())
         files = sorted(place.seen.glob("*.parquet"))
         seen = Counter(
             value for file in files for value in pq.read_table(file)["value"].to_pylist()
         )
-        lost = sum((wanted - seen).values())
-        extra = sum((seen - wanted).values())
+        lost = sum((requested - seen).values())
+        extra = sum((seen - requested).values())
         print(
-            f"round {self.number}: {sum(wanted.values()):,} flights published, "
+            f"round {self.number}: {sum(requested.values()):,} flights published, "
             f"{sum(seen.values()):,} read in {len(files)} micro-batches, {lost} lost, "
             f"{extra} more than once or never sent",
             flush=True,

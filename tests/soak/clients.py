@@ -1,7 +1,8 @@
 """One process without Spark of the soak of subscriptions: `python -m tests.soak.clients ROLE ...`.
 
 ROLE is client-publisher, a consumer's name, or a host of the broker: `command`, which is
-`pulsarlite standalone --embedded`, or `client`. Behind it FOLDER and ROUND. The publisher goes on
+`pulsarlite standalone --embedded`, or `client`. Behind it FOLDER and ROUND, and for a consumer
+perhaps the seconds of its lease. The publisher goes on
 behind the last sequence id that it published. A consumer keeps what it received in files, as the
 streaming ones do, and then acknowledges it with a receipt; it notes both in the layout of Spark's
 checkpoint, which tells what may come again when it is killed between the two.
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.command_line import command_line
+from pulsar_spark.connector.tools.command_line import command_line
 from tests.soak.query import Place, end_with
 from tests.soak.subscribers import (
     FIRST_SEEN,
@@ -63,13 +64,13 @@ def publisher(client: pulsar.Client, place: Place) -> None:
     place.sent.touch()
 
 
-def consumer(client: pulsar.Client, place: Place, name: str) -> None:
+def consumer(client: pulsar.Client, place: Place, name: str, lease_s: float) -> None:
     subscription = subscription_of(name)
     folder = seen(place, name)
     folder.mkdir(parents=True, exist_ok=True)
     planned, committed = (place.mark(name, each) for each in ("offsets", "commits"))
     manual = subscription == "shared"
-    letters = pulsar.ConsumerDeadLetterPolicy(MAX_REDELIVER_COUNT) if manual else None
+    dead_letters = pulsar.ConsumerDeadLetterPolicy(MAX_REDELIVER_COUNT) if manual else None
     held = client.subscribe(
         place.topic,
         subscription,
@@ -78,9 +79,9 @@ def consumer(client: pulsar.Client, place: Place, name: str) -> None:
         consumer_name=name,
         negative_ack_redelivery_delay_ms=1_000,
         batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(MOST_AT_ONCE, -1, 1_000),
-        dead_letter_policy=letters,
+        dead_letter_policy=dead_letters,
         ack_receipt_enabled=True,
-        options={"leaseTimeout": f"{LEASE_S}s"},
+        options={"leaseTimeout": f"{round(lease_s * 1000)}ms"},
     )
     number = 1 + max((int(each.name) for each in planned.iterdir()), default=-1)
     while True:
@@ -145,7 +146,7 @@ SCHEMA: Final = pa.schema(
 
 
 def main() -> None:
-    role, folder, number = sys.argv[1:]
+    role, folder, number, *lease_s = sys.argv[1:]
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     place = Place(Path(folder), int(number))
     if role in HOSTS:
@@ -154,7 +155,7 @@ def main() -> None:
     if role == PUBLISHER:
         publisher(client, place)
     else:
-        consumer(client, place, role)
+        consumer(client, place, role, float(lease_s[0]) if lease_s else LEASE_S)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pulsar_spark
-from pulsar_spark.connector.doctor.finding import State
-from pulsar_spark.connector.doctor.root_checks import check_root
+from pulsar_spark.connector.inspect.views.view_columns import VIEWS
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.views.view_columns import VIEWS
+from pulsar_spark.connector.tools.doctor.finding import State
+from pulsar_spark.connector.tools.doctor.root_checks import check_root
 from pulsar_spark.errors import PulsarliteError
 from tests.connector.dashboard.browsing import all_pages
 from tests.connector.dashboard.conftest import browser_of
@@ -38,7 +38,7 @@ def look_over(folder: Path | str) -> list[str]:
         wrong.append(f"dashboard: {error}")
     findings = check_root(Root(str(folder), {}), deep=True)
     problems = (each for each in findings if each.state is State.PROBLEM)
-    wrong += [f"doctor: {each.about}: {each.text}" for each in problems]
+    wrong += [f"doctor: {each.subject}: {each.text}" for each in problems]
     for topic in pulsar_spark.verify(str(folder), deep=True):
         wrong += [
             f"verify: {topic.topic}: {each.text}"

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pulsar_spark
-from pulsar_spark.connector.command_line.demo_command import as_messages
+from pulsar_spark.connector.tools.command_line.demo_command import as_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -120,13 +120,13 @@ def consumer(spark: SparkSession, place: Place, name: str) -> None:
 def settle(batch: DataFrame, subscription: str, place: Place, name: str, number: int) -> None:
     """Acknowledge all but the flights of one carrier; a repeated micro-batch does so once."""
     bad = batch.value.cast("string").contains(REJECTED)
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "service_url": str(place.root),
         "batch_id": number,
         "application": f"{place.topic}/{name}",  # batch ids begin anew in each round
     }
-    pulsar_spark.acknowledge(batch.where(~bad), subscription, **told)
-    pulsar_spark.negative_acknowledge(batch.where(bad), subscription, **told)
+    pulsar_spark.acknowledge(batch.where(~bad), subscription, **reported)
+    pulsar_spark.negative_acknowledge(batch.where(bad), subscription, **reported)
 
 
 def main() -> None:

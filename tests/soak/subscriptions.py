@@ -26,10 +26,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader
+from pulsar_spark.model.topic_name import TopicName
 from tests.soak.__main__ import Role, Soak, kill, last, main
 from tests.soak.clients import PUBLISHER
 from tests.soak.query import PARTITIONS, Place
@@ -48,7 +48,7 @@ from tests.soak.subscribers import (
 LONGEST_DELAY_S = 20.0
 """A kill comes at most so long after a role is past its start."""
 EARLY_KILLS = 0.1
-LOOK_EVERY_S = 2.0
+POLL_EVERY_S = 2.0
 LONGEST_ROUND_S = 3_600.0
 LONG_ABSENCES = 0.5
 """The share of killed consumers that stay away for longer than their lease."""
@@ -74,6 +74,9 @@ class Subscriptions(Soak):
     roles: ClassVar[tuple[str, ...]] = ("publisher", PUBLISHER, "broker", *CONSUMERS)
     client_share: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (*SUBSCRIPTIONS,)
+    lease_s: ClassVar[float] = LEASE_S
+    longest_delay_s: ClassVar[float] = LONGEST_DELAY_S
+    """A kill comes at most so long after a role is past its start."""
 
     looked_s: float = 0.0
     absences: list[Absence] = field(default_factory=list)
@@ -110,14 +113,14 @@ class Subscriptions(Soak):
         before = role.kill_at_s
         super().look_at(role, place)
         if role.kill_at_s is not None and before is None:
-            role.kill_at_s += self.draw.random() * LONGEST_DELAY_S
+            role.kill_at_s += self.draw.random() * self.longest_delay_s
 
     def killed(self, role: Role, place: Place) -> None:
         """Every other consumer stays away until others have what it held."""
         role.away_s = 0.0
         if role.name in CONSUMERS:
             if self.draw.random() < LONG_ABSENCES:
-                role.away_s = LEASE_S * (1.1 + self.draw.random())
+                role.away_s = self.lease_s * (1.1 + self.draw.random())
             logs = (place.checkpoint(role.name) / name for name in ("commits", "offsets"))
             self.absences.append(Absence(self.number, role.name, *map(last, logs)))
 
@@ -138,14 +141,14 @@ class Subscriptions(Soak):
 
     def is_drained(self, place: Place) -> bool:
         published = all(each.exists() for each in self.ends(place))
-        if time.monotonic() - self.looked_s < LOOK_EVERY_S or not published:
+        if time.monotonic() - self.looked_s < POLL_EVERY_S or not published:
             return False
         self.looked_s = time.monotonic()
         root = Root(str(place.root), {})
         topic = str(TopicName.parse(place.topic))
         stats = subscriptions(root, topic)
-        wanted = len(self.names) * root.open(TopicName.parse(place.topic)).state.partitions
-        return len(stats) == wanted and not any(each.backlog for each in stats)
+        requested = len(self.names) * root.open(TopicName.parse(place.topic)).state.partitions
+        return len(stats) == requested and not any(each.backlog for each in stats)
 
     def ends(self, place: Place) -> tuple[Path, ...]:
         """The files that say that all was published."""
@@ -163,7 +166,7 @@ class Subscriptions(Soak):
     def count(self) -> bool:
         """Compare what the consumers' sinks have with what was to come; whether all is well."""
         place = Place(self.folder, self.number)
-        wanted = Counter(self.wanted_values(place).cast(pa.binary()).to_pylist())
+        requested = Counter(self.wanted_values(place).cast(pa.binary()).to_pylist())
         well, abandoned = True, Counter[bytes]()
         for name in self.names:
             kind = SUBSCRIPTIONS[name].kind
@@ -173,14 +176,14 @@ class Subscriptions(Soak):
             held = Counter[bytes]()
             for each in members:
                 held += self.abandoned_by(place, each)
-            most = wanted + held
+            most = requested + held
             if name == "shared":
                 abandoned = held
                 for _ in range(MAX_REDELIVER_COUNT):
-                    most += rejected_of(wanted)
-            lost, extra = sum((wanted - found).values()), sum((found - most).values())
+                    most += rejected_of(requested)
+            lost, extra = sum((requested - found).values()), sum((found - most).values())
             disorder = out_of_order(table) if name in KEY_ORDER else 0
-            again = sum((found - wanted).values()) - extra
+            again = sum((found - requested).values()) - extra
             once = len(table) - extra - again
             print(
                 f"round {self.number}: {kind:10} {once:,} once, {lost} lost, {extra} more often "
@@ -189,7 +192,7 @@ class Subscriptions(Soak):
                 flush=True,
             )
             well &= not (lost or extra or disorder)
-        return well and self.count_letters(place, wanted, abandoned)
+        return well and self.count_letters(place, requested, abandoned)
 
     def abandoned_by(self, place: Place, consumer: str) -> Counter[bytes]:
         """What others may have got as well, because its lease lapsed while it had not reported.
@@ -207,14 +210,14 @@ class Subscriptions(Soak):
         return held
 
     def count_letters(
-        self, place: Place, wanted: Counter[bytes], abandoned: Counter[bytes]
+        self, place: Place, requested: Counter[bytes], abandoned: Counter[bytes]
     ) -> bool:
         """Every flight of the rejected carrier is a dead letter, once.
 
         Another is, only if consumer after consumer died with it.
         """
-        rejected = rejected_of(wanted)
-        found = Counter(letters(place))
+        rejected = rejected_of(requested)
+        found = Counter(dead_letters(place))
         others = found - rejected
         print(
             f"round {self.number}: dead letters {sum((found & rejected).values()):,} of "
@@ -225,9 +228,9 @@ class Subscriptions(Soak):
         return not rejected - found and may and max(others.values(), default=0) <= 1
 
 
-def rejected_of(wanted: Counter[bytes]) -> Counter[bytes]:
+def rejected_of(requested: Counter[bytes]) -> Counter[bytes]:
     """The flights of the rejected carrier."""
-    return Counter({value: n for value, n in wanted.items() if REJECTED.encode() in value})
+    return Counter({value: n for value, n in requested.items() if REJECTED.encode() in value})
 
 
 def tables_of(place: Place, consumers: Iterable[str]) -> pa.Table:
@@ -261,7 +264,7 @@ def out_of_order(table: pa.Table) -> int:
     return wrong
 
 
-def letters(place: Place) -> list[bytes]:
+def dead_letters(place: Place) -> list[bytes]:
     topic = Root(str(place.root), {}).open(TopicName.parse(f"{place.topic}-shared-DLQ"))
     reader = LedgerFileReader(topic.store, topic.folder, topic.topic)
     try:

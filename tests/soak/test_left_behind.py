@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pulsar_spark
-from pulsar_spark.connector.command_line.command_line import main
+from pulsar_spark.connector.tools.command_line.command_line import main
 from tests.soak.left_behind import look_over, write_left_behind
 
 SEEDS = (10, 14)

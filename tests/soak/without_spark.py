@@ -1,6 +1,6 @@
 """As the soak of subscriptions, without Spark: a process that embeds the broker is killed as well.
 
-    python -m tests.soak.without_spark --kills 200 --seed 7 [--folder FOLDER] [--minutes M]
+    python -m tests.soak.without_spark --kills 1000 --seed 7 [--folder FOLDER] [--minutes M]
 
 A publisher, six consumers and the host of the broker, which is `pulsarlite standalone --embedded`
 or a client that hosts it, drawn anew each time that it begins: each goes on with the other's
@@ -18,36 +18,41 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_spark.connector.broker.sign_of_life import SignOfLife
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.broker.broker_heartbeat import BrokerHeartbeat
+from pulsar_spark.connector.runtime.topics.topics import Root
 from tests.soak.__main__ import Role, main
 from tests.soak.clients import HOSTS, PUBLISHER
 from tests.soak.query import Place
 from tests.soak.subscribers import CLIENTS, SUBSCRIPTIONS
 from tests.soak.subscriptions import Subscriptions
 
-MOST_SERVED_S = 15.0
+MOST_SERVED_S = 10.0
 """A host is killed at most so long after it began to serve."""
+LEASE_S = 10.0
+"""Shorter than under Spark: processes without it start in a second."""
 
 
 class WithoutSpark(Subscriptions):
     """One soak in its folder."""
 
     program: ClassVar[str] = "tests.soak.without_spark"
-    default_kills: ClassVar[int] = 200
+    default_kills: ClassVar[int] = 1_000
     roles: ClassVar[tuple[str, ...]] = (PUBLISHER, "broker", *CLIENTS)
+    lease_s: ClassVar[float] = LEASE_S
+    longest_delay_s: ClassVar[float] = 5.0
     names: ClassVar[tuple[str, ...]] = tuple(n for n, each in SUBSCRIPTIONS.items() if each.clients)
 
     def run(self, role: str) -> subprocess.Popen[bytes]:
         name = self.draw.choice(HOSTS) if role == "broker" else role
         command = [sys.executable, "-m", "tests.soak.clients", name]
+        command += [str(self.folder), str(self.number), str(self.lease_s)]
         with (self.folder / f"{role}.log").open("wb") as log:
-            return self.start([*command, str(self.folder), str(self.number)], log)
+            return self.start(command, log)
 
     def look_at(self, role: Role, place: Place) -> None:
         if role.name == "broker" and role.process is not None and role.kill_at_s is None:
-            sign = SignOfLife(Root(str(place.root), {})).shown()
-            if sign is not None and sign.process == role.process.pid:
+            heartbeat = BrokerHeartbeat(Root(str(place.root), {})).shown()
+            if heartbeat is not None and heartbeat.process == role.process.pid:
                 place.ready("broker").touch()
         before = role.kill_at_s
         super().look_at(role, place)

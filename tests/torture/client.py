@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
-from pulsar_spark.connector.source.received_message import ReceivedMessage
+from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
 from tests.torture.place import Killed
 from tests.torture.queries import POISON, Consumer
 
@@ -34,7 +34,7 @@ class Client(Consumer):
                 at, at_ms = oracle.now(), world.clock.elapsed_ms
             self.planning = True
             message = consumer.receive()
-            self.planning = bool(consumer._queue)
+            self.planning = bool(consumer.queue)
             if message is None:
                 yield "idle"
             else:
@@ -76,7 +76,7 @@ class Client(Consumer):
                 consumer.negative_acknowledge(message, delay_ms=row["delay_ms"])
             else:
                 consumer.reconsume_later(message, row["delay_ms"])
-        self._told(consumer, asked)
+        self._reported(consumer, asked)
 
     def _leave(self, consumer: MessageConsumer) -> None:
         if self.planning:
@@ -92,9 +92,9 @@ class Client(Consumer):
         asked = self.world.oracle.giving_back(self)
         consumer.redeliver_unacknowledged_messages()
         self.planning = False
-        self._told(consumer, asked)
+        self._reported(consumer, asked)
 
-    def _told(self, consumer: MessageConsumer, asked: list[Any]) -> None:
+    def _reported(self, consumer: MessageConsumer, asked: list[Any]) -> None:
         """What it could not say yet it says some time."""
         if consumer.is_connected():
             end = self.world.commands_end()

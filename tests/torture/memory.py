@@ -13,16 +13,16 @@ from unittest import mock
 
 import pyarrow as pa
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.ledger_files.row_groups import RowGroups
+from pulsar_spark.connector.runtime.system_topics import system_topics
+from pulsar_spark.connector.runtime.system_topics.system_topics import StoredRecord
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.storage.data_files.row_groups import RowGroups
 from pulsar_spark.connector.storage.object_store import join
-from pulsar_spark.connector.system import system_topics
-from pulsar_spark.connector.system.system_topics import StoredRecord
-from pulsar_spark.positions.ledger_info import LedgerInfo
-from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.log.ledger_commit import Commit
+from pulsar_spark.model.positions.ledger_info import LedgerInfo
+from pulsar_spark.model.topic_name import TopicPartition
 
-Keep = Callable[[TopicPartition, str], bool] | None
+RecordPredicate = Callable[[TopicPartition, str], bool] | None
 
 
 class RememberedRows:
@@ -80,19 +80,23 @@ def decoding_once() -> Iterator[None]:
         yield
 
 
-def _records_of_all() -> Callable[[LedgerFileReader, LedgerInfo, Keep], Iterator[StoredRecord]]:
+def _records_of_all() -> Callable[
+    [LedgerFileReader, LedgerInfo, RecordPredicate], Iterator[StoredRecord]
+]:
     """As `_records`, but that each record of a ledger is made once, for whoever keeps it."""
-    told: dict[Any, list[StoredRecord]] = {}
+    reported: dict[Any, list[StoredRecord]] = {}
     records_of = system_topics._records
 
-    def records(reader: LedgerFileReader, ledger: LedgerInfo, keep: Keep) -> Iterator[StoredRecord]:
+    def records(
+        reader: LedgerFileReader, ledger: LedgerInfo, keep: RecordPredicate
+    ) -> Iterator[StoredRecord]:
         key = reader._folder, ledger
-        if key in told:
+        if key in reported:
             reader._open(ledger)
         else:
-            told[key] = list(records_of(reader, ledger, None))
-        for each in told[key]:
-            if keep is None or keep(each.record.about, each.record.subscription):
+            reported[key] = list(records_of(reader, ledger, None))
+        for each in reported[key]:
+            if keep is None or keep(each.record.topic_partition, each.record.subscription):
                 yield each
 
     return records

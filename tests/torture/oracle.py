@@ -11,20 +11,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.connector.system.lease import Lease
-from pulsar_spark.hosting.broker_format import from_shards
-from pulsar_spark.hosting.broker_rows import ASIDE
-from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.positions.position import LATEST
-from pulsar_spark.protocol.commands import Seek
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.dead_letter import ORIGIN_MESSAGE_ID, REAL_TOPIC
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.broker.hosting.broker_format import from_shards
+from pulsar_spark.broker.hosting.broker_rows import QUARANTINED
+from pulsar_spark.broker.protocol.commands import Seek
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.subscriptions.dead_letter import ORIGIN_MESSAGE_ID, REAL_TOPIC
+from pulsar_spark.connector.runtime.system_topics.lease import Lease
+from pulsar_spark.model.positions.message_id import MessageId
+from pulsar_spark.model.positions.position import LATEST
+from pulsar_spark.model.topic_name import TopicName
 from tests.connector.reading import Message, Run
 from tests.torture.place import ADMIN
 
 if TYPE_CHECKING:
-    from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+    from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
     from tests.torture.queries import Checkpoint, Consumer, Rows
     from tests.torture.world import World
 
@@ -116,7 +116,7 @@ class Followed:
     given_back: dict[str, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     """Of a consumer, all that it held."""
     first_of_key: dict[tuple[str, int, str], Id] = field(default_factory=dict)
-    letters: dict[Id, int] = field(default_factory=dict)
+    dead_letters: dict[Id, int] = field(default_factory=dict)
     """When a message became a dead letter."""
 
 
@@ -173,10 +173,10 @@ class Oracle:
         published = self.world.store.published
         if published != self._looked_at:
             with self.world.clock.acting(ADMIN), self.world.store.nearby():
-                self._look()
+                self._poll()
         self._looked_at = published
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for topic in self.world.all_topics():
             reader = self._readers.get(topic)
             if reader is None:
@@ -203,22 +203,22 @@ class Oracle:
         if stored.value not in self.values_sent:
             self.fail(f"{stored.value} was published by nobody")
         if is_dead_letter(stored.id[0]):
-            self._bury(stored)
+            self._dead_letter(stored)
         elif not is_retry(stored.id[0]):
             if stored.value in self.by_value:
                 self.fail(f"{stored.value} is there twice: {self.by_value[stored.value]}, {stored}")
             self.by_value[stored.value] = stored
 
-    def _bury(self, letter: Stored) -> None:
+    def _dead_letter(self, letter: Stored) -> None:
         followed = self.followed["s"]
         assert followed.max_redeliver_count is not None
         original = self._original(letter)
-        before = followed.letters.get(original.id, FOREVER)
+        before = followed.dead_letters.get(original.id, FOREVER)
         if before < FOREVER and not any(each.done >= before for each in followed.sought):
             self.fail(f"{original} became a dead letter twice")
         for each in self.stored.values():  # a retry's letter names what that was a copy of
             if each.id == original.id or (is_retry(each.id[0]) and each.value == letter.value):
-                followed.letters[each.id] = self.now()
+                followed.dead_letters[each.id] = self.now()
                 followed.claimed.add(each.id)
         given = len(followed.deliveries[original.id])
         if not given + self.reports_lost["s"]:
@@ -240,6 +240,15 @@ class Oracle:
 
     def begun(self, consumer: Consumer, number: int) -> None:
         self.begun_times[consumer.checkpoint.query_id, number] += 1
+
+    def logged(self, consumer: Consumer, number: int, rows: Iterable[Message]) -> None:
+        """Its query was killed behind Spark's log and before it read a batch of these rows.
+
+        The batch may be withheld when it is first read; what is tried apart of it was planned then.
+        """
+        batch = (consumer.checkpoint.query_id, number)
+        at = consumer.planned_at[number]
+        self.read.setdefault(batch, {id_of(row): at for row in rows})
 
     def reads(self, consumer: Consumer, number: int, rows: Iterable[Message]) -> None:
         """Its query has these rows. One that was begun often, or is a trial, may be withheld."""
@@ -459,13 +468,15 @@ class Oracle:
     def turned(self, broker: EmbeddedBroker) -> None:
         """The broker has made a batch."""
         self.begun_anew(broker)
-        aside = {(row.topic, row.partition) for row in broker.done if row.kind == ASIDE}
-        aside |= {(each.topic, each.partition) for each in broker.hosted.aside}
+        quarantined = {(row.topic, row.partition) for row in broker.done if row.kind == QUARANTINED}
+        quarantined |= {(each.topic, each.partition) for each in broker.hosted.quarantined}
         for followed in self.followed.values():
-            told = (*followed.rejected.values(), *followed.given_back.values())
-            asked = (each for asked in told for each in asked)
+            reported = (*followed.rejected.values(), *followed.given_back.values())
+            asked = (each for asked in reported for each in asked)
             for each in (*followed.sought, *followed.skipped, *asked):
-                taken_in = broker.offset.commands[1] >= each.commands and each.place not in aside
+                taken_in = (
+                    broker.offset.commands[1] >= each.commands and each.place not in quarantined
+                )
                 if each.done == FOREVER and taken_in:
                     each.done = self.now()
                     self._pass(followed, each)
@@ -500,7 +511,7 @@ class Oracle:
             except AssertionError as error:  # noqa: PERF203 - it says whose state it is
                 self.fail(f"the broker of {key} holds {error}")
         for row in broker.done:
-            if row.kind == ASIDE and b"schedule" not in row.data:
+            if row.kind == QUARANTINED and b"schedule" not in row.data:
                 self.fail(f"{row.topic}-{row.partition} was set aside: {row.data.decode()}")
 
     def _follow_consumers(self, states: States) -> None:
@@ -558,7 +569,7 @@ class Oracle:
                     followed.name == "s" and is_retry(each.id[0])
                 )
                 done = each.id in followed.claimed
-                seen = bool(followed.deliveries[each.id]) or each.id in followed.letters
+                seen = bool(followed.deliveries[each.id]) or each.id in followed.dead_letters
                 if mine and not (done and seen) and each.id not in followed.passed:
                     found.append((followed.name, each))
         return found

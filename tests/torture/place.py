@@ -18,7 +18,7 @@ NO_FUSE = 1 << 30
 NOTHING = "\0"
 _SYSTEM = "persistent/pulsar/"
 
-_Asked = TypeVar("_Asked")
+_RequestT = TypeVar("_RequestT")
 _Answer = TypeVar("_Answer")
 
 
@@ -93,9 +93,9 @@ class TroubledStore(MemoryStore):
     """Fails as a disk or an object store does, and is where processes are killed."""
 
     def __init__(self, root: str, clock: Clock) -> None:
+        """`clock` also knows who acts, as `SharedClock` does."""
         super().__init__(root, clock)
-        assert isinstance(clock, SharedClock)
-        self.time = clock
+        self.time: Any = clock
         self.lots = Lots(0)
         self.one_fails_in = self.one_is_slow_in = 0
         """How often a call fails, or time passes meanwhile; 0 for never."""
@@ -118,7 +118,7 @@ class TroubledStore(MemoryStore):
         return super().get(path)
 
     def answers(
-        self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
+        self, request: Callable[[_RequestT], _Answer], paths: Iterable[_RequestT]
     ) -> Iterator[_Answer]:
         if not self.remote:
             return super().answers(request, paths)
@@ -133,11 +133,11 @@ class TroubledStore(MemoryStore):
                 found[each] = error
         return (_answer(found[each]) for each in range(len(asked)))
 
-    def beside(self, action: Callable[[], object]) -> None:
+    def in_background(self, action: Callable[[], object]) -> None:
         if self.remote:
             self.left.setdefault(self.time.actor, []).append(action)
         else:
-            super().beside(action)
+            super().in_background(action)
 
     def create(self, path: str, data: bytes) -> bool:
         fate = self._fate()

@@ -6,8 +6,9 @@ query's checkpoint and its sink outlive it; a sink knows a micro-batch that it h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,9 +23,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
-from pulsar_spark.connector.sink.stream_writer import MessageSink, PulsarliteStreamWriter
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.acknowledgment_sink import AcknowledgmentSink
+from pulsar_spark.connector.spark.stream_writer import MessageSink, PulsarliteStreamWriter
 from pulsar_spark.options.options import Scope
 from tests.connector.reading import Batch, Message, Offset, Run, through_json
 from tests.connector.topics import options_of
@@ -174,6 +175,8 @@ class Consumer(Query):
         self.lost = 0
         self.planned_at: dict[int, int] = {}
         self.planning = False
+        self.unread: Callable[[], list[Message]] | None = None
+        """Reads the batch that was logged, while no run has read it."""
 
     @property
     def manual(self) -> bool:
@@ -210,6 +213,7 @@ class Consumer(Query):
             checkpoint.offsets[number] = planned.end
             self.planned_at[number] = at
             self.world.moments_ms[checkpoint.query_id, number] = at_ms
+            self.unread = partial(run.read, planned)
             yield "logged"
             if number - 1 in checkpoint.offsets:
                 run.reader.commit(through_json(checkpoint.offsets[number - 1]))
@@ -222,6 +226,7 @@ class Consumer(Query):
         self.planned_at.setdefault(number, oracle.now())
         oracle.begun(self, number)
         rows = run.read(batch)
+        self.unread = None
         oracle.reads(self, number, rows)
         if self.subscription == "s" and any(row["value"].startswith(POISON) for row in rows):
             raise Killed(self.name)

@@ -8,21 +8,22 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.broker import retention, topic_subscriptions
-from pulsar_spark.connector.broker import broker_source
-from pulsar_spark.connector.broker.broker_input import BatchInput
-from pulsar_spark.connector.broker.planned_batch import PlannedBatch
-from pulsar_spark.connector.sink import publishing, stream_writer
-from pulsar_spark.connector.subscription import subscription_client
-from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
-from pulsar_spark.connector.subscription.withheld import WithheldBatches
-from pulsar_spark.connector.system.lease import LeaseWatch
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.dispatchers import dispatcher_sticky_key
-from pulsar_spark.planning.partition_consumer import PartitionConsumer
-from pulsar_spark.planning.suspect_messages import SuspectMessages
-from pulsar_spark.positions.position import LATEST, Position
-from pulsar_spark.positions.position_map import PositionMap
+from pulsar_spark.broker.dispatchers import dispatcher_sticky_key
+from pulsar_spark.broker.machine import retention, topic_subscriptions
+from pulsar_spark.connector.runtime.broker import broker_source
+from pulsar_spark.connector.runtime.broker.broker_input import BatchInput
+from pulsar_spark.connector.runtime.broker.planned_batch import PlannedBatch
+from pulsar_spark.connector.runtime.consuming import subscription_client
+from pulsar_spark.connector.runtime.consuming.withheld_batches import WithheldBatches
+from pulsar_spark.connector.runtime.publishing import publishing
+from pulsar_spark.connector.runtime.system_topics.lease import LeaseWatch
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark import stream_writer
+from pulsar_spark.connector.spark.subscription_reader import SubscriptionStreamReader
+from pulsar_spark.consumer.partition_consumer import PartitionConsumer
+from pulsar_spark.consumer.suspect_messages import SuspectMessages
+from pulsar_spark.model.positions.position import LATEST, Position
+from pulsar_spark.model.positions.position_map import PositionMap
 from tests.simulation.lots import Lots
 from tests.torture.oracle import ViolationError
 from tests.torture.setting import Setting, drawn_setting
@@ -45,8 +46,10 @@ def publishes_a_repeated_batch_again(patch: pytest.MonkeyPatch) -> None:
 def gives_consumers_up_who_live(patch: pytest.MonkeyPatch) -> None:
     original = LeaseWatch.lapsed
 
-    def lapsed(self: LeaseWatch, signs: Any, lease_ms: Callable[[str], int]) -> list[str]:
-        return original(self, signs, lambda path: lease_ms(path) // 8)
+    def lapsed(
+        self: LeaseWatch, signs: Any, lease_ms: Callable[[str], int], *listed_s: Any
+    ) -> list[str]:
+        return original(self, signs, lambda path: lease_ms(path) // 8, *listed_s)
 
     patch.setattr(LeaseWatch, "lapsed", lapsed)
 
@@ -78,7 +81,9 @@ def grants_keys_that_drain(patch: pytest.MonkeyPatch) -> None:
 
 
 def subscribes_nobody_to_new_partitions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PlannedBatch, "create", lambda batch, about, _: batch.host(about))
+    patch.setattr(
+        PlannedBatch, "create", lambda batch, topic_partition, _: batch.host(topic_partition)
+    )
 
 
 def sees_no_growth_behind_a_subscriber(patch: pytest.MonkeyPatch) -> None:

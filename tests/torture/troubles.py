@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.broker.protocol.commands import Seek, SkipMessages
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.positions.position import EARLIEST, LATEST
-from pulsar_spark.protocol.commands import Seek, SkipMessages
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.model.positions.position import EARLIEST, LATEST
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from tests.connector.broker_query import QueryCheckpoint
 from tests.connector.reading import Run
 from tests.torture.client import Client
@@ -72,7 +72,7 @@ def much_time_passes(world: World) -> None:
         world.clock.advance(min(pace_ms, rest_ms))
         rest_ms -= pace_ms
         if "broker" not in world.asleep_until_ms:
-            world.turn()
+            world.run_once()
 
 
 def a_checkpoint_is_lost(world: World) -> None:

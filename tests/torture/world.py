@@ -11,24 +11,25 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
-from pulsar_spark.connector.broker import broker_sink, broker_source
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.source import stream_reader
+from pulsar_spark.broker.protocol.commands import CreateSubscription
+from pulsar_spark.connector.runtime.broker import broker_sink, broker_source
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics import system_topics
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark import stream_reader
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.system import system_topics
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerAbsentError,
     BrokerFencedError,
     ConsumerBusyError,
     ConsumerReplacedError,
     FileReclaimedError,
+    PulsarliteError,
     StaleCheckpointError,
 )
-from pulsar_spark.protocol.commands import CreateSubscription
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from tests.connector.broker_query import BrokerQuery, QueryCheckpoint
 from tests.connector.reading import Message
 from tests.simulation.lots import Lots
@@ -182,7 +183,7 @@ class World:
             self._subscribe_before_anybody_looks()
             self._turning = False
             self.oracle.latest_is_now(setting.partitions)
-        while self.turn():
+        while self.run_once():
             pass
 
     def _subscribe_before_anybody_looks(self) -> None:
@@ -222,7 +223,10 @@ class World:
     def say(self, commands: dict[tuple[TopicPartition, str], Any]) -> int:
         """An admin says this; where `__commands` ends then."""
         SystemTopic(self.root, COMMANDS).append(
-            [Record.of(about, name, each) for (about, name), each in commands.items()]
+            [
+                Record.of(topic_partition, name, each)
+                for (topic_partition, name), each in commands.items()
+            ]
         )
         return self.commands_end()
 
@@ -244,8 +248,16 @@ class World:
             if query.planning or query.stage not in ("stopped", "idle", "committed"):
                 self.oracle.unlogged(query)
             query.planning = False
+            self._note_unread(query)
         self.note(f"{query.name} is killed at {query.stage}")
         query.end()
+
+    def _note_unread(self, consumer: Consumer) -> None:
+        """Tell the oracle of a batch in Spark's log that no run has read, as nobody in trouble."""
+        unread, consumer.unread = consumer.unread, None
+        if unread is not None:
+            with self.clock.acting(ADMIN), self.store.nearby(), suppress(PulsarliteError):
+                self.oracle.logged(consumer, consumer.checkpoint.last, unread())
 
     def step(self, query: Query) -> None:
         """One step of Spark's; what ends the query on the way."""
@@ -270,7 +282,7 @@ class World:
                 self.leaving.add(query.name)
             self.kill(query)
 
-    def turn(self) -> bool:
+    def run_once(self) -> bool:
         """One look of the broker's; whether it did anything."""
         if self._turning:
             return False
@@ -281,7 +293,7 @@ class World:
                     self.note("the broker begins")
                     self.broker = self._begun_broker()
                     self._observed(self.oracle.begun_anew)
-                did = self.broker.turn()
+                did = self.broker.run_once()
                 if did:
                     self.store.away = NOTHING
                     self.note("the broker turns")
@@ -350,7 +362,7 @@ class World:
     def _while_asleep(self) -> None:
         """Who waits in a step lets the broker work, unless he is the broker."""
         if self.clock.actor not in (ADMIN, BROKER) and not self.clock.renewing:
-            self.turn()
+            self.run_once()
 
     # -- the schedule ----------------------------------------------------------------------------
 
@@ -370,7 +382,7 @@ class World:
             self._step_somebody()
         elif what < 66:
             if BROKER not in self.asleep_until_ms:
-                self.turn()
+                self.run_once()
         elif what < 76:
             self.clock.advance(lots.draw(1, 1_500))
         else:
@@ -449,7 +461,7 @@ class World:
         self.oracle.fail(f"not done in {MOST_ROUNDS} rounds: {self._backlog()}\n  {lost}")
 
     def _backlog(self) -> dict[tuple[str, int, str], int]:
-        from pulsar_spark.connector.system.subscription_admin import subscriptions
+        from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
 
         return {
             (*each.topic_partition, each.name): each.backlog
@@ -474,7 +486,7 @@ class World:
                     if query.stage in ("idle", "stopped"):
                         break
             delivered |= did
-            if not self.turn() and not did:
+            if not self.run_once() and not did:
                 break
         return delivered
 
@@ -487,7 +499,7 @@ class World:
             rows = [
                 dict(zip(names, which, strict=True)) | {"ack_type": "Individual"}
                 for which, deliveries in sorted(followed.deliveries.items())
-                if deliveries and which not in followed.letters
+                if deliveries and which not in followed.dead_letters
                 and not self.oracle.stored[which].trimmed
             ]  # fmt: skip
             if rows:

@@ -15,15 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pulsar_spark.broker import retention
-from pulsar_spark.broker.step import step
-from pulsar_spark.errors import InvalidCursorPositionError, ServerError
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.machine import retention
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     Command,
     CreateSubscription,
     InitialPosition,
@@ -32,8 +27,13 @@ from pulsar_spark.protocol.commands import (
     Report,
     Seek,
 )
-from pulsar_spark.protocol.policies import INFINITE, TopicPolicies
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.protocol.policies import INFINITE, TopicPolicies
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.errors import InvalidCursorPositionError, ServerError
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.vectors import ack_set
 from tests.vectors.ranges import ranges_of, ranges_text
 
@@ -84,8 +84,8 @@ class CursorSubject:
         does, since an empty one behind it is Pulsar's alone."""
         unkept = replace(self._state, policies=TopicPolicies())
         released = retention.ledgers_to_trim(unkept, unkept.now_ms)
-        wanted = [ledger.ledger_id for ledger in self._state.ledgers][:-1]
-        left = {each // _RUNS for each in wanted if each not in released}
+        requested = [ledger.ledger_id for ledger in self._state.ledgers][:-1]
+        left = {each // _RUNS for each in requested if each not in released}
         return sorted(left.intersection(ledger_ids))
 
     def reopen(self, sizes: Sizes) -> None:
@@ -128,11 +128,11 @@ class CursorSubject:
 
     def replay(self, positions: Iterable[Position]) -> tuple[list[Position], list[Position]]:
         """(those already acknowledged, those to be delivered again), each in order."""
-        wanted = sorted(set(positions))
-        left = self._cursor.not_acknowledged(PositionSet.of(map(self._ours, wanted)))
+        requested = sorted(set(positions))
+        left = self._cursor.not_acknowledged(PositionSet.of(map(self._ours, requested)))
         return (
-            [each for each in wanted if not left.contains(self._ours(each))],
-            [each for each in wanted if left.contains(self._ours(each))],
+            [each for each in requested if not left.contains(self._ours(each))],
+            [each for each in requested if left.contains(self._ours(each))],
         )
 
     def unread(self) -> list[Position]:

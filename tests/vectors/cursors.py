@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from pulsar_spark.errors import InvalidCursorPositionError
-from pulsar_spark.positions.position import Position
+from pulsar_spark.model.positions.position import Position
 from tests.vectors import differences
 from tests.vectors.case import Case
 from tests.vectors.cursor_subject import CursorSubject

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA
-from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges, sequences_of
-from pulsar_spark.positions.ledger_info import BatchSizes
-from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_log.ledger_log import TopicState
-from pulsar_spark.topic_log.publication import NewLedger, Publication
+from pulsar_spark.connector.storage.data_files.ledger_file import MESSAGE_SCHEMA
+from pulsar_spark.connector.storage.data_files.sequence_ids import sequence_ranges, sequences_of
+from pulsar_spark.log.ledger_commit import Commit
+from pulsar_spark.log.ledger_log import TopicState
+from pulsar_spark.log.publication import NewLedger, Publication
+from pulsar_spark.model.positions.ledger_info import BatchSizes
 from tests.vectors.case import Case
 
 PERSIST_FAILURE = "persist_failure_reset_pushed"

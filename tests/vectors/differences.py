@@ -79,7 +79,7 @@ RULES: dict[str, Rule] = {
         _fuzz("1078"),
     ),
     "never_came": Rule(
-        "decision 0021",
+        "docs/decisions/0029",
         "Pulsar drops a message below its producer's highest sequence id, though that id never "
         "came; here it is stored",
         _dedup(

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from pulsar_spark.broker.protocol.policies import MultiplierRedeliveryBackoff
+from pulsar_spark.broker.selectors.failover_selector import FailoverSelector
+from pulsar_spark.broker.selectors.shared_dispatch import SharedDispatch, max_entries_in_this_batch
+from pulsar_spark.broker.subscriptions.delayed_messages import COLUMNS, DelayedMessages
 from pulsar_spark.errors import ConsumerBusyError, ConsumerNotConnectedError, InvalidOptionError
-from pulsar_spark.positions.position import Position
-from pulsar_spark.protocol.policies import MultiplierRedeliveryBackoff
-from pulsar_spark.selectors.failover_selector import FailoverSelector
-from pulsar_spark.selectors.shared_dispatch import SharedDispatch, max_entries_in_this_batch
-from pulsar_spark.subscriptions.delayed_messages import COLUMNS, DelayedMessages
+from pulsar_spark.model.positions.position import Position
 from tests.vectors.case import Case, run_all
 
 

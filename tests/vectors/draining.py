@@ -15,13 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.dispatchers.dispatcher_sticky_key import StickyKeyRun
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.dispatchers.dispatcher_sticky_key import StickyKeyRun
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     Command,
     InitialPosition,
     LedgerAdded,
@@ -30,10 +27,18 @@ from pulsar_spark.protocol.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.protocol.policies import INFINITE, KeySharedMode, KeySharedPolicy, TopicPolicies
-from pulsar_spark.protocol.ready import Ready
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.broker.protocol.policies import (
+    INFINITE,
+    KeySharedMode,
+    KeySharedPolicy,
+    TopicPolicies,
+)
+from pulsar_spark.broker.protocol.ready import Ready
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.subscriptions.consumer import Consumer
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.vectors.case import Case
 
 _KEPT: Final = TopicPolicies(retention_time_ms=INFINITE, retention_size_bytes=INFINITE)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pulsar_spark.errors import InvalidTopicNameError
-from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.topic_name import (
+from pulsar_spark.model.positions.message_id import MessageId
+from pulsar_spark.model.topic_name import (
     DEFAULT_NAMESPACE,
     NON_PERSISTENT,
     PERSISTENT,

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pulsar_spark.errors import ConsumerAssignError
-from pulsar_spark.producing.hashing import murmur3_32_hash
-from pulsar_spark.selectors.sticky_key_selector import (
+from pulsar_spark.broker.selectors.sticky_key_selector import (
     NOBODY,
     AutoSplitSelector,
     ConsistentHashingSelector,
@@ -20,6 +18,8 @@ from pulsar_spark.selectors.sticky_key_selector import (
     StickyRangeSelector,
     points_of,
 )
+from pulsar_spark.errors import ConsumerAssignError
+from pulsar_spark.log.producing.hashing import murmur3_32_hash
 from tests.vectors.case import Case, run_all
 
 Document = dict[str, Any]

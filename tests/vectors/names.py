@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pulsar_spark.errors import InvalidTopicNameError
-from pulsar_spark.positions.message_id import EARLIEST, LATEST, Client, MessageId
-from pulsar_spark.topic_name import (
+from pulsar_spark.model.positions.message_id import EARLIEST, LATEST, Client, MessageId
+from pulsar_spark.model.topic_name import (
     NamespaceName,
     TopicName,
     default_dead_letter_topic,

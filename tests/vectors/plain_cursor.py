@@ -9,7 +9,7 @@ from itertools import groupby, takewhile
 from typing import Any
 
 from pulsar_spark.errors import InvalidCursorPositionError
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.model.positions.position import EARLIEST, LATEST, Position
 
 Message = tuple[int, int, int]
 """(ledger, entry, batch index)"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pulsar_spark.connector.sink.message_chunking import in_chunks, payload_chunk_size
+from pulsar_spark.connector.runtime.publishing.message_chunking import in_chunks, payload_chunk_size
 from pulsar_spark.options.options import Options
 from tests.vectors.case import Case
 

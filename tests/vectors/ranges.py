@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
-from pulsar_spark.positions.position import MAX_LONG, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.model.positions.position import MAX_LONG, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.vectors.case import Case
 
 

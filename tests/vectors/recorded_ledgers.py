@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_spark.positions.position import Position
+from pulsar_spark.model.positions.position import Position
 
 FIRST_LEDGER_ID = 3
 

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pulsar_spark.connector.sink.message_batching import in_entries
-from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE
-from pulsar_spark.options.options import Options
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.producing import hashing
-from pulsar_spark.producing.batch_message_container import BatchLimits
-from pulsar_spark.producing.message_router import (
+from pulsar_spark.connector.runtime.publishing.message_batching import in_entries
+from pulsar_spark.connector.runtime.publishing.outgoing_messages import PAYLOAD_SIZE
+from pulsar_spark.log.producing import hashing
+from pulsar_spark.log.producing.batch_message_container import BatchLimits
+from pulsar_spark.log.producing.message_router import (
     RoundRobinPartitionMessageRouter,
     partitions_of_keys,
 )
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.options.options import Options
 from tests.vectors import ack_set, java
 from tests.vectors.case import Case
 

@@ -15,22 +15,38 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import pulsar_spark
-from pulsar_spark.connector.ack_sink import acknowledgment_writer
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import (
+from pulsar_spark.broker.protocol.commands import (
+    InitialPosition,
+    ReconsumeLater,
+    Rejection,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.broker.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.broker.protocol.ready import Grant, Stepped
+from pulsar_spark.broker.subscriptions.dead_letter import LONGEST_ERROR
+from pulsar_spark.connector.runtime.acknowledging import acknowledgment_writer
+from pulsar_spark.connector.runtime.acknowledging.acknowledgment_rows import (
     MOST_ERRORS,
     OTHER_ERRORS,
     fold,
 )
-from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.data_source import PulsarliteDataSource
-from pulsar_spark.connector.sink.stream_writer import (
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.acknowledgment_sink import AcknowledgmentSink
+from pulsar_spark.connector.spark.data_source import PulsarliteDataSource
+from pulsar_spark.connector.spark.stream_writer import (
     PulsarliteStreamWriter,
     PulsarliteWriter,
     TaskDone,
 )
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
     InvalidCursorPositionError,
@@ -39,21 +55,10 @@ from pulsar_spark.errors import (
     PulsarliteError,
     TopicNotFoundError,
 )
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
-    InitialPosition,
-    ReconsumeLater,
-    Rejection,
-    Report,
-    Subscribe,
-    SubscriptionType,
-)
-from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.protocol.ready import Grant, Stepped
-from pulsar_spark.subscriptions.dead_letter import LONGEST_ERROR
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, options_of, send, trim
 from tests.waiting import eventually
@@ -102,10 +107,10 @@ def ids(*entries: int, ledger_id: int = 0, **more: Sequence[Any] | pa.Array) -> 
 def said(place: Root) -> list[tuple[TopicPartition, Any]]:
     commands = SystemTopic(place, COMMANDS)
     stop = commands.refresh()
-    return [(each.record.about, each.record.item()) for each in commands.read(0, stop)]
+    return [(each.record.topic_partition, each.record.item()) for each in commands.read(0, stop)]
 
 
-def told(place: Root, kind: type) -> list[Any]:
+def reported(place: Root, kind: type) -> list[Any]:
     dispatch = SystemTopic(place, DISPATCH)
     stop = dispatch.refresh()
     found = dispatch.read(0, stop, keep=lambda _, name: not name.startswith("\x00"))
@@ -113,7 +118,7 @@ def told(place: Root, kind: type) -> list[Any]:
 
 
 def backlog(place: Root) -> int:
-    return int(dict(told(place, Stepped)[-1].backlogs)["s"])
+    return int(dict(reported(place, Stepped)[-1].backlogs)["s"])
 
 
 def subscribe(place: Root, kind: SubscriptionType = SubscriptionType.SHARED, **o: Any) -> None:
@@ -201,7 +206,7 @@ def test_a_delay_is_a_text_an_interval_or_milliseconds(place: Root, delays: pa.A
     assert sorted(report.rejected, key=lambda each: str(each.messages)) == [
         Rejection(None, messages(0), 5_000),
         Rejection(None, messages(1), 100),
-        Rejection(None, messages(2), None, (("ERROR", "hopeless"),), bury=True),
+        Rejection(None, messages(2), None, (("ERROR", "hopeless"),), to_dead_letter=True),
     ]
 
 
@@ -261,8 +266,8 @@ def test_many_rows_in_any_order_are_folded_without_looking_at_each(place: Root) 
         }
     )
     folded = fold([batch.slice(0, 1234), batch.slice(1234)], place, options["topic"])
-    counted = {about.partition: len(list(each.individual[None].entries()))
-               for about, each in folded.items()}  # fmt: skip
+    counted = {topic_partition.partition: len(list(each.individual[None].entries()))
+               for topic_partition, each in folded.items()}  # fmt: skip
     assert sorted(counted) == [0, 1, 2]
     assert sum(counted.values()) == 5_000
 
@@ -399,14 +404,19 @@ def test_a_sink_acknowledges_cumulatively_within_a_batch(place: Root, tmp_path: 
     ],
 )
 def test_what_a_topic_has_not_or_a_subscription_does_not_allow_is_refused(
-    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, told: str
+    place: Root,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: str,
+    reported: str,
 ) -> None:
     monkeypatch.setattr(acknowledgment_writer, "KNOWN_WITHIN_S", 0.0)
     send(place.service_url, "t", "ab", batchingEnabled=False)
     subscribe(place)
     EmbeddedBroker(place, "_broker/c").until_quiet()
     before = len(said(place))
-    with pytest.raises(BrokerRefusedError, match=told):
+    with pytest.raises(BrokerRefusedError, match=reported):
         write(place, ids(0, 1, ack_type=["Individual", kind]), subscriptionName=name)
     assert len(said(place)) == before
 
@@ -420,9 +430,13 @@ def test_a_rejected_message_comes_again_and_its_error_is_in_its_dead_letter(
     loop.until_quiet()
     write(place, ids(1, ack_type=["Negative"], delay_ms=[200], error=["first"]))
     loop.until_quiet()
-    eventually(lambda: loop.turn() or told(place, Grant)[1:], what="the rejected message comes due")
+    eventually(
+        lambda: loop.run_once() or reported(place, Grant)[1:], what="the rejected message comes due"
+    )
     loop.until_quiet()
-    assert [(each.attempt, each.messages) for each in told(place, Grant)][1:] == [(1, messages(1))]
+    assert [(each.attempt, each.messages) for each in reported(place, Grant)][1:] == [
+        (1, messages(1))
+    ]
     late = ids(1, ack_type=["Negative"], attempt=[0], delay_ms=[0], error=["late"])
     write(place, late)
     write(place, ids(1, ack_type=["Negative"], attempt=[1], error=["second"]))

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 import pulsar_spark
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import tell
-from pulsar_spark.connector.system.subscription_admin import (
+from pulsar_spark.connector.runtime.acknowledging.acknowledgment_rows import fold
+from pulsar_spark.connector.runtime.acknowledging.acknowledgment_writer import tell
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import (
     redeliver_unacknowledged_messages,
     subscriptions,
 )
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.errors import (
     BrokerAbsentError,
     BrokerRefusedError,
@@ -162,7 +162,7 @@ def commit(root: Path, *entries: int, **given: Any) -> None:
     """A transaction that acknowledges these, as `BatchTransaction.acknowledge` does on Spark."""
     place = Root(str(root), {})
     with pulsar_spark.transaction(service_url=str(root), **given) as txn:
-        txn._said["s"] = [fold([rows_of(*entries)], place, "t")]
+        txn._acknowledged_rows["s"] = [fold([rows_of(*entries)], place, "t")]
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,10 @@ def test_timeouts_come_at_steps_of_their_tick() -> None:
         mine = host.subscribe(options)
         assert mine.receive() is not None
         host.run()
-        (about,) = mine.partitions()
-        (due,) = host.state(about).subscriptions["s"].consumers[mine.name].timeouts
+        (topic_partition,) = mine.partitions()
+        (due,) = host.state(topic_partition).subscriptions["s"].consumers[mine.name].timeouts
         assert due % 700 == 0
-        assert 1_000 <= due - host.state(about).now_ms < 1_700
+        assert 1_000 <= due - host.state(topic_partition).now_ms < 1_700
 
 
 @pytest.mark.spark

@@ -14,11 +14,11 @@ import pytest
 
 import pulsar_spark
 from pulsar_spark import pulsar
-from pulsar_spark.connector.admin.admin import Admin
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.topic_log.policies import Policies
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.tools.admin.admin import Admin
+from pulsar_spark.connector.tools.command_line.command_line import main
 from pulsar_spark.errors import (
     BrokerRefusedError,
     InvalidOptionError,

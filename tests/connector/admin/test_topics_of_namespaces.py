@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.admin.admin import Admin
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.topic_log.policies import Policies, policies_path
+from pulsar_spark.connector.runtime.topics.policies import POLICIES_FORMAT, Policies, policies_path
+from pulsar_spark.connector.tools.admin.admin import Admin
+from pulsar_spark.connector.tools.command_line.command_line import main
 from pulsar_spark.errors import (
     BrokerRefusedError,
     CorruptFileError,
@@ -19,9 +19,9 @@ from pulsar_spark.errors import (
     TooManyTopicsError,
     TopicNotFoundError,
 )
+from pulsar_spark.model.topic_name import NamespaceName, TopicName
 from pulsar_spark.options.topic_policies import MOST_PROPERTIES_BYTES
 from pulsar_spark.testing import Place
-from pulsar_spark.topic_name import NamespaceName, TopicName
 from tests.connector.topics import send
 
 
@@ -219,7 +219,7 @@ def test_a_namespace_has_properties_that_stay_beside_its_policies(
     assert answer(capsys, "namespaces", "remove-property", "acme/eu", "-k", "cost") is None
     assert answer(capsys, "namespaces", "clear-properties", "acme/eu") == {}
     path = policies_path(NamespaceName.parse("acme/eu"))
-    damaged = b'{"properties":["a"],"version":1}'
+    damaged = POLICIES_FORMAT.encode({"properties": ["a"]})
     place.root.store.replace(path, lambda _: damaged)
     with pytest.raises(CorruptFileError, match="is damaged: it says"):
         admin.namespaces.get_properties("acme/eu")

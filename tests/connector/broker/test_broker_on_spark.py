@@ -13,19 +13,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import pulsar_spark
-from pulsar_spark.connector.broker.broker_query import (
-    EMPTY_CHECKPOINT,
-    SETTINGS,
-    Broker,
-    standalone,
-)
-from pulsar_spark.connector.broker.broker_sink import claim_term
-from pulsar_spark.connector.command_line.standalone_command import watch
-from pulsar_spark.connector.system.subscription_admin import ask
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.broker.protocol.commands import CreateSubscription
+from pulsar_spark.connector.runtime.broker.broker_sink import claim_term
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.tools.command_line.standalone_command import watch
 from pulsar_spark.errors import BrokerFencedError
-from pulsar_spark.protocol.commands import CreateSubscription
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.topic_name import TopicPartition
+from pulsar_spark.state.broker_query import EMPTY_CHECKPOINT, SETTINGS, Broker, standalone
 from tests.connector.spark_query import killed_at_its_first_offset
 from tests.connector.subscriber import (
     MakeSubscriber,
@@ -166,8 +161,8 @@ def test_a_session_without_the_brokers_settings_gets_a_broker_and_keeps_its_own(
     with standalone(spark, str(root)) as broker:
         assert {name: spark.conf.get(name, None) for name in settings} == settings
         send(root, "t", ["a"])
-        about = TopicPartition("persistent://public/default/t", 0)
-        ask(broker.root, {about: CreateSubscription("s")})
+        topic_partition = TopicPartition("persistent://public/default/t", 0)
+        ask(broker.root, {topic_partition: CreateSubscription("s")})
         await_backlog(root, "t", 1)
     assert {name: spark.conf.get(name, None) for name in settings} == settings
 

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_query import Broker, _discard, standalone
-from pulsar_spark.connector.broker.broker_sink import claim_term
-from pulsar_spark.connector.broker.sign_of_life import SignOfLife
-from pulsar_spark.connector.command_line.standalone_command import watch
-from pulsar_spark.connector.system.broker_offset import (
+from pulsar_spark.connector.runtime.broker.broker_heartbeat import BrokerHeartbeat
+from pulsar_spark.connector.runtime.broker.broker_sink import claim_term
+from pulsar_spark.connector.runtime.system_topics.broker_offset import (
     OFFSET_RECORD,
-    Aside,
     BrokerOffset,
     PartitionBatch,
+    Quarantined,
 )
-from pulsar_spark.connector.system.system_topics import DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.system_topics.system_topics import DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.tools.command_line.standalone_command import watch
 from pulsar_spark.errors import (
     BrokerFencedError,
     PulsarliteError,
@@ -32,7 +31,8 @@ from pulsar_spark.errors import (
     StaleCheckpointError,
     StorageError,
 )
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.topic_name import TopicPartition
+from pulsar_spark.state.broker_query import Broker, _discard, standalone
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.waiting import eventually
@@ -85,12 +85,12 @@ def served(
     discard: Callable[[], None] | None = None,
 ) -> Broker:
     place = Root(str(root), {})
-    sign = SignOfLife(place)
-    sign.begin()
-    sign.keep()
+    heartbeat = BrokerHeartbeat(place)
+    heartbeat.begin()
+    heartbeat.keep()
     spark: Any = object()
     pauses = {"check_s": 0.01, "first_restart_s": first_restart_s}
-    return Broker(spark, place, 1, sign, queries, discard=discard, **pauses)
+    return Broker(spark, place, 1, heartbeat, queries, discard=discard, **pauses)
 
 
 def dispatched(root: Path, offset: BrokerOffset) -> None:
@@ -197,11 +197,11 @@ def test_the_command_says_that_the_query_began_again_and_what_is_set_aside(root:
         said.start()
         queries.begun[0].fail(RuntimeError("Python worker failed to connect back.\nat a.scala"))
         eventually(lambda: lines)
-        why = Aside(0, "[CORRUPT_FILE] why")
-        aside = PartitionBatch((-1, -1), aside=why)
-        dispatched(root, BrokerOffset(now_ms=1, parts={ABOUT: aside}))
+        why = Quarantined(0, "[CORRUPT_FILE] why")
+        quarantined = PartitionBatch((-1, -1), quarantined=why)
+        dispatched(root, BrokerOffset(now_ms=1, parts={ABOUT: quarantined}))
         eventually(lambda: len(lines) == 2)
-        assert broker.status()["set_aside"] == {
+        assert broker.status()["quarantined"] == {
             "persistent://public/default/t-partition-0": "[CORRUPT_FILE] why"
         }
         again = PartitionBatch((-1, 0), again=why)

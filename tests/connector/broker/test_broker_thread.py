@@ -6,15 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_query import Broker, standalone
-from pulsar_spark.connector.broker.broker_sink import claim_term
-from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT, EmbeddedBroker
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import BrokerBusyError, BrokerFencedError, InvalidOptionError
+from pulsar_spark.connector.runtime.broker.broker_sink import claim_term
+from pulsar_spark.connector.runtime.broker.embedded_broker import CHECKPOINT, EmbeddedBroker
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.local_store import LocalStore
+from pulsar_spark.connector.tools.command_line.standalone_command import watch
+from pulsar_spark.errors import (
+    BrokerBusyError,
+    BrokerFencedError,
+    InvalidOptionError,
+    StorageUnavailableError,
+)
+from pulsar_spark.state.broker_query import Broker, standalone
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.waiting import eventually
@@ -120,3 +128,39 @@ def test_the_command_serves_without_java_until_it_is_told_to_stop(root: Path) ->
             assert process.wait(30) == 0
         finally:
             process.kill()
+
+
+def test_a_store_that_is_away_for_some_time_does_not_end_the_command(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, away = LocalStore.get, threading.Event()
+
+    def get(store: LocalStore, path: str) -> bytes | None:
+        if away.is_set():
+            raise StorageUnavailableError("The service did not answer.")
+        return real(store, path)
+
+    monkeypatch.setattr(LocalStore, "get", get)
+    lines: list[str] = []
+    ended: list[BaseException | None] = []
+    with served(root) as broker:
+        stop = threading.Event()
+
+        def run() -> None:
+            try:
+                watch(broker, stop, lines.append, every_s=0.01)
+                ended.append(None)
+            except BaseException as error:  # noqa: BLE001 - the test looks at it
+                ended.append(error)
+
+        watching = threading.Thread(target=run)
+        watching.start()
+        away.set()
+        eventually(lambda: broker.restart_error is not None and lines, 60)
+        away.clear()
+        eventually(lambda: broker.restarts, 60)
+        eventually(lambda: broker.status()["is_active"], 60)
+        stop.set()
+        watching.join()
+    assert ended == [None]
+    assert sum("can't be read for now" in each for each in lines) == 1

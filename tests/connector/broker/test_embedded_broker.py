@@ -13,17 +13,31 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
-from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT_FORMAT, EmbeddedBroker
+from pulsar_spark.broker.protocol.commands import (
+    InitialPosition,
+    Rejection,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.broker.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.broker.protocol.ready import Grant, OpenGrant, Reply, Stepped
+from pulsar_spark.connector.runtime.broker import broker_sink, broker_source, embedded_broker
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.broker_offset import BrokerOffset
+from pulsar_spark.connector.runtime.system_topics.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.producer_connection import connect
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.clock import Clock, ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.system.broker_offset import BrokerOffset
-from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.producer_connection import connect
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerFencedError,
     CorruptFileError,
@@ -32,23 +46,13 @@ from pulsar_spark.errors import (
     StaleCheckpointError,
     StorageError,
 )
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
-    InitialPosition,
-    Rejection,
-    Report,
-    Subscribe,
-    SubscriptionType,
-)
-from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply, Stepped
-from pulsar_spark.topic_log.producer_registry import ProducerAccessMode, ProducerClaim
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.log.producer_registry import ProducerAccessMode, ProducerClaim
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 ABOUT = TopicPartition("persistent://public/default/t", 0)
 REPOSITORY = Path(__file__).parents[3]
 
@@ -76,7 +80,7 @@ def tell(place: Root, *commands: Any) -> None:
     SystemTopic(place, COMMANDS).append([Record.of(ABOUT, "s", each) for each in commands])
 
 
-def told(place: Root, kind: type) -> list[Any]:
+def reported(place: Root, kind: type) -> list[Any]:
     """All that the broker has said of that kind, in order."""
     dispatch = SystemTopic(place, DISPATCH)
     stop = dispatch.refresh()
@@ -93,11 +97,11 @@ def test_a_consumer_is_granted_what_is_published_before_and_after_it_came(place:
     send(place.service_url, "t", "ab", batchingEnabled=False)
     tell(place, subscribe())
     loop.until_quiet()
-    assert [each.messages for each in told(place, Grant)] == [messages(0, 1)]
+    assert [each.messages for each in reported(place, Grant)] == [messages(0, 1)]
     send(place.service_url, "t", "c")
     loop.until_quiet()
-    assert told(place, Grant)[1].messages == messages(0, ledger_id=1)
-    assert told(place, Stepped)[-1].backlogs == (("s", 3),)
+    assert reported(place, Grant)[1].messages == messages(0, ledger_id=1)
+    assert reported(place, Stepped)[-1].backlogs == (("s", 3),)
 
 
 def test_an_idle_broker_makes_no_batch_and_a_due_instant_wakes_it(
@@ -110,13 +114,13 @@ def test_an_idle_broker_makes_no_batch_and_a_due_instant_wakes_it(
     tell(place, Report("s", "c", 1, delivered={0: messages(0)}, permits=100,
                        rejected=(Rejection(0, messages(0)),)))  # fmt: skip
     loop.until_quiet()
-    due_ms = told(place, Stepped)[-1].next_due_ms
-    assert not loop.turn()
+    due_ms = reported(place, Stepped)[-1].next_due_ms
+    assert not loop.run_once()
     clock.advance(due_ms - clock.wall_ms())
-    assert loop.turn()
-    again = told(place, Grant)[-1]
+    assert loop.run_once()
+    again = reported(place, Grant)[-1]
     assert (again.attempt, again.messages, again.redelivery_count) == (1, messages(0), 1)
-    assert told(place, Stepped)[-1].now_ms == due_ms
+    assert reported(place, Stepped)[-1].now_ms == due_ms
 
 
 def test_a_lost_checkpoint_is_rebuilt_from_what_was_dispatched(place: Root) -> None:
@@ -130,10 +134,10 @@ def test_a_lost_checkpoint_is_rebuilt_from_what_was_dispatched(place: Root) -> N
                        rejected=(Rejection(0, messages(1), delay_ms=0),)))  # fmt: skip
     second = EmbeddedBroker(place, "_broker/second")
     second.until_quiet()
-    assert [(each.attempt, each.messages) for each in told(place, Grant)] == [
+    assert [(each.attempt, each.messages) for each in reported(place, Grant)] == [
         (0, messages(0, 1, 2)), (1, messages(1)),
     ]  # fmt: skip
-    assert told(place, Stepped)[-1].backlogs == (("s", 2),)
+    assert reported(place, Stepped)[-1].backlogs == (("s", 2),)
 
 
 def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
@@ -154,8 +158,8 @@ def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
     second.until_quiet()
     send(place.service_url, "t", ["last"])
     second.until_quiet()
-    assert told(place, Grant)[-1].messages == messages(0, ledger_id=18)
-    assert told(place, Stepped)[-1].backlogs == (("s", 19),)
+    assert reported(place, Grant)[-1].messages == messages(0, ledger_id=18)
+    assert reported(place, Stepped)[-1].backlogs == (("s", 19),)
 
 
 def test_a_consumer_whose_lease_lapsed_gives_way_to_another(
@@ -169,14 +173,14 @@ def test_a_consumer_whose_lease_lapsed_gives_way_to_another(
     loop.until_quiet()
     tell(place, subscribe("d", kind=SubscriptionType.FAILOVER))
     loop.until_quiet()
-    assert [each.consumer for each in told(place, OpenGrant)] == ["c"]
-    assert not loop.turn()
+    assert [each.consumer for each in reported(place, OpenGrant)] == ["c"]
+    assert not loop.run_once()
     keeper.stop()
     for _ in range(4):
         clock.advance(500)
         loop.until_quiet()
-    assert [each.consumer for each in told(place, OpenGrant)] == ["c", "d"]
-    replaced = [each for each in told(place, Reply) if each.error is not None]
+    assert [each.consumer for each in reported(place, OpenGrant)] == ["c", "d"]
+    replaced = [each for each in reported(place, Reply) if each.error is not None]
     assert [(each.consumer, each.error) for each in replaced] == [
         ("c", ServerError.CONSUMER_REPLACED)
     ]
@@ -192,8 +196,8 @@ def test_while_commands_wait_the_time_is_theirs(
     sent = [each.publish_time_ms for each in _commands(place)]
     loop = EmbeddedBroker(place, "_broker/c")
     for wait_until in sent[1:]:
-        loop.turn()
-        assert loop.offset.now_ms <= max(wait_until, told(place, Stepped)[0].now_ms)
+        loop.run_once()
+        assert loop.offset.now_ms <= max(wait_until, reported(place, Stepped)[0].now_ms)
     assert loop.offset.commands[1] == 2
 
 
@@ -206,11 +210,11 @@ def test_a_batch_that_is_repeated_takes_in_no_more_than_it_did(place: Root) -> N
     send(place.service_url, "t", "a")
     tell(place, subscribe())
     loop = EmbeddedBroker(place, "_broker/c")
-    loop.turn()
-    loop.turn()  # and is killed behind the sink
+    loop.run_once()
+    loop.run_once()  # and is killed behind the sink
     send(place.service_url, "t", "b")
     EmbeddedBroker(place, "_broker/c").until_quiet()
-    assert [each.messages for each in told(place, Grant)] == [
+    assert [each.messages for each in reported(place, Grant)] == [
         messages(0), messages(0, ledger_id=1),
     ]  # fmt: skip
 
@@ -242,7 +246,7 @@ def test_a_checkpoint_that_is_not_the_newest_is_refused_before_it_does_anything(
         with monkeypatch.context() as patch:
             patch.setattr(embedded_broker, "write_rows", _killed)
             with pytest.raises(KeyboardInterrupt):
-                first.turn()
+                first.run_once()
     EmbeddedBroker(place, "_broker/second").until_quiet()
     send(place.service_url, "t", "c")
     before = SystemTopic(place, DISPATCH).refresh()
@@ -251,7 +255,7 @@ def test_a_checkpoint_that_is_not_the_newest_is_refused_before_it_does_anything(
     assert SystemTopic(place, DISPATCH).refresh() == before
     EmbeddedBroker(place, "_broker/second").until_quiet()
     last = messages(0, ledger_id=2 if planned else 1)
-    assert told(place, Grant)[-1].messages == last
+    assert reported(place, Grant)[-1].messages == last
 
 
 def test_a_checkpoint_that_is_refused_ends_no_lease_of_a_consumer_that_came_back(
@@ -287,24 +291,13 @@ def test_a_checkpoint_of_whose_writing_the_answer_was_lost_is_written_once_more(
     monkeypatch.setattr(type(place.store), "compare_and_swap", compare_and_swap)
     broker.until_quiet()
     assert lost
-    assert told(place, Grant)[-1].messages == messages(0)
+    assert reported(place, Grant)[-1].messages == messages(0)
     send(place.service_url, "t", "b")
     EmbeddedBroker(place, "_broker/c").until_quiet()
-    assert told(place, Grant)[-1].messages == messages(0, ledger_id=1)
+    assert reported(place, Grant)[-1].messages == messages(0, ledger_id=1)
 
 
-def test_a_checkpoint_of_version_1_is_still_read_and_a_newer_one_refused(place: Root) -> None:
-    golden = (GOLDEN / "broker-checkpoint-v1.json").read_bytes()
-    tell(place, subscribe())
-    send(place.service_url, "t", "a")
-    EmbeddedBroker(place, "_broker/c").until_quiet()
-    value = CHECKPOINT_FORMAT.decode(golden)
-    written = CHECKPOINT_FORMAT.decode(place.store.get("_broker/c") or b"")
-    assert written.keys() == value.keys()
-    assert CHECKPOINT_FORMAT.encode(value) == golden
-    place.store.put_if_absent("_broker/old", golden)
-    with pytest.raises(StaleCheckpointError):  # read, and of another root
-        EmbeddedBroker(place, "_broker/old").until_quiet()
+def test_a_damaged_checkpoint_and_a_newer_one_are_refused(place: Root) -> None:
     for data, error in ((b"{}", CorruptFileError), (b'{"version": 2}', FutureVersionError)):
         place.store.delete("_broker/new")
         place.store.put_if_absent("_broker/new", data)
@@ -351,7 +344,7 @@ def test_a_dead_letter_passes_by_an_exclusive_producer_of_its_topic(place: Root)
     tell(place, subscribe(options=ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1, "dead"))))
     loop = EmbeddedBroker(place, "_broker/c")
     loop.until_quiet()
-    hopeless = Rejection(0, messages(0), bury=True)
+    hopeless = Rejection(0, messages(0), to_dead_letter=True)
     tell(place, Report("s", "c", 1, delivered={0: messages(0)}, rejected=(hopeless,)))
     loop.until_quiet()
     assert Run(place.service_url, topic="dead", startingOffsets="earliest").values() == ["a"]
@@ -362,7 +355,7 @@ def test_a_command_that_is_damaged_stops_nobody(place: Root) -> None:
     tell(place, subscribe())
     send(place.service_url, "t", "a")
     EmbeddedBroker(place, "_broker/c").until_quiet()
-    assert [each.messages for each in told(place, Grant)] == [messages(0)]
+    assert [each.messages for each in reported(place, Grant)] == [messages(0)]
 
 
 def test_a_topic_that_comes_later_is_found(place: Root, clock: ManualClock) -> None:
@@ -370,10 +363,10 @@ def test_a_topic_that_comes_later_is_found(place: Root, clock: ManualClock) -> N
     tell(place, subscribe())
     loop.until_quiet()
     send(place.service_url, "t", "a")
-    assert not loop.turn()
+    assert not loop.run_once()
     clock.advance(5_000)
     loop.until_quiet()
-    assert [each.messages for each in told(place, Grant)] == [messages(0)]
+    assert [each.messages for each in reported(place, Grant)] == [messages(0)]
 
 
 def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
@@ -383,17 +376,18 @@ def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
     tell(place, subscribe())
     EmbeddedBroker(place, "_broker/c").until_quiet()
     monkeypatch.setattr(
-        "pulsar_spark.connector.topic_log.managed_ledger.ManagedLedger.commits", lambda *_: None
+        "pulsar_spark.connector.runtime.topics.managed_ledger.ManagedLedger.commits",
+        lambda *_: None,
     )
     for value in "bc":
         send(place.service_url, "t", value)
     topic = place.open(TopicName.parse("t"))
     LedgerStore(topic).trim({0: 1})
     EmbeddedBroker(place, "_broker/c").until_quiet()
-    assert [each.messages for each in told(place, Grant)][1] == messages(0, ledger_id=1).union(
+    assert [each.messages for each in reported(place, Grant)][1] == messages(0, ledger_id=1).union(
         messages(0, ledger_id=2)
     )
-    assert told(place, Stepped)[-1].backlogs == (("s", 2),)
+    assert reported(place, Stepped)[-1].backlogs == (("s", 2),)
 
 
 @pytest.mark.slow
@@ -468,16 +462,19 @@ def test_a_broker_goes_on_after_an_error_at_any_change_of_the_store(*, fails_aft
             tell(place, subscribe("d", options=policy))
             loop.until_quiet()
             tell(
-                place, Report("s", epoch=None, rejected=(Rejection(None, messages(0), bury=True),))
+                place,
+                Report(
+                    "s", epoch=None, rejected=(Rejection(None, messages(0), to_dead_letter=True),)
+                ),
             )
             failed += fails(store, fails_at, loop, fails_after=fails_after)
             loop.until_quiet()
             clock.advance(int(broker_source.LONGEST_RETRY_S * 1000))
             loop.until_quiet()
-            replies = [(each.consumer, each.error) for each in told(place, Reply)]
+            replies = [(each.consumer, each.error) for each in reported(place, Reply)]
             assert sorted(replies) == [("c", None), ("d", None)], fails_at
-            letters = Run(place.service_url, topic="letters", startingOffsets="earliest")
-            assert letters.values() == ["first", "a"], fails_at
+            dead_letters = Run(place.service_url, topic="letters", startingOffsets="earliest")
+            assert dead_letters.values() == ["first", "a"], fails_at
             EmbeddedBroker(place, "_broker/c").until_quiet()  # its checkpoint is the newest
         finally:
             MemoryStore.forget("once-failing")

@@ -14,20 +14,25 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.admin.admin import Admin
-from pulsar_spark.connector.broker import broker_sink, broker_source
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.housekeeping.housekeeper import EVERY_S, ROUND_S, Housekeeper
+from pulsar_spark.broker.hosting.broker_format import from_shards
+from pulsar_spark.broker.protocol.commands import CreateSubscription, InitialPosition
+from pulsar_spark.connector.runtime.broker import broker_sink, broker_source
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.housekeeping.housekeeper import EVERY_S, ROUND_S, Housekeeper
+from pulsar_spark.connector.runtime.system_topics.hosted_topics import FollowedTopics, last_shards
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.activity import BUSY_S
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.system.hosted_topics import FollowedTopics, last_shards
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.news import BUSY_S
-from pulsar_spark.connector.topic_log.policies import Policies
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.hosting.broker_format import from_shards
-from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition
+from pulsar_spark.connector.tools.admin.admin import Admin
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from pulsar_spark.testing import ManualClock
-from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.topics import send
 
 BUSY = [f"busy{number}" for number in range(10)]
@@ -39,13 +44,13 @@ CALLS = (
 CHECKPOINT = "_broker/c"
 
 
-def about(name: str) -> TopicPartition:
+def topic_partition(name: str) -> TopicPartition:
     return TopicPartition(str(TopicName.parse(name)), 0)
 
 
-def told(root: Root, *names: str) -> None:
+def reported(root: Root, *names: str) -> None:
     SystemTopic(root, COMMANDS).append(
-        Record.of(about(each), "s", CreateSubscription("s", InitialPosition.EARLIEST))
+        Record.of(topic_partition(each), "s", CreateSubscription("s", InitialPosition.EARLIEST))
         for each in names
     )
 
@@ -55,7 +60,7 @@ def passed(root: Root, broker: EmbeddedBroker, clock: ManualClock) -> None:
     for _ in range(3):
         clock.advance(int(BUSY_S * 1000))
         broker.until_quiet()
-    assert not list(root.store.files("_news"))
+    assert not list(root.store.files("_activity"))
 
 
 @contextmanager
@@ -79,7 +84,7 @@ def counting(name: str, call: Any, calls: Counter[tuple[str, str]]) -> Any:
 def hosting(root: Root, clock: ManualClock, *names: str) -> EmbeddedBroker:
     for name in names:
         root.open_or_create(TopicName.parse(name), 1)
-    told(root, *names)
+    reported(root, *names)
     broker = EmbeddedBroker(root, CHECKPOINT)
     broker.until_quiet()
     passed(root, broker, clock)
@@ -90,11 +95,10 @@ def cost(root: Root, broker: EmbeddedBroker) -> dict[str, int]:
     """Of one batch in which each busy topic has a message, and of the look behind it."""
     for name in BUSY:
         send(root.service_url, name, ["x"])
-    start = broker.offset
     with counted() as calls:
-        assert broker.turn()
-        assert not broker.turn()
-    rows = list(broker._source.input_of(start, broker.offset).rows())
+        assert broker.run_once()
+        assert not broker.run_once()
+    rows = list(broker._source.input_of(broker.offset).rows())
     return {
         "calls": sum(calls.values()),
         "rows in": len(rows),
@@ -112,7 +116,7 @@ def test_ten_busy_topics_of_a_thousand_cost_as_much_as_ten(clock: ManualClock) -
             cost(root, broker)  # opens what it needs
             costs.append(cost(root, broker))
             with counted() as calls:
-                assert not broker.turn()
+                assert not broker.run_once()
             costs[-1]["idle calls"] = sum(calls.values())
             broker.close()
         finally:
@@ -144,9 +148,9 @@ def test_a_broker_that_begins_touches_nobody_who_has_nothing_to_do(
         assert broker.until_quiet() == (2 if lost else 1)
     if not lost:
         assert touched(calls, [*idle, *BUSY[1:]]) == []
-    state = from_shards(broker.brokers[about(BUSY[0])].shards)
+    state = from_shards(broker.brokers[topic_partition(BUSY[0])].shards)
     assert state.subscriptions["s"].cursor.backlog(state.ledgers) == 2
-    assert broker.hosted.commits.keys() == {about(each) for each in [*idle, *BUSY]}
+    assert broker.hosted.commits.keys() == {topic_partition(each) for each in [*idle, *BUSY]}
 
 
 def test_of_many_topics_the_housekeeper_looks_at_those_with_news_and_those_whose_time_has_come(
@@ -157,11 +161,11 @@ def test_of_many_topics_the_housekeeper_looks_at_those_with_news_and_those_whose
         place.open_or_create(TopicName.parse(name), 1)
     keeper = Housekeeper(place)
     clock.advance(int(2 * BUSY_S * 1000))
-    keeper.turn()
+    keeper.run_once()
     clock.advance(int(EVERY_S * 1000))
     send(place.service_url, idle[7], ["x"])
     with counted() as calls:
-        keeper.turn()
+        keeper.run_once()
     looked_at = {name for name in idle if touched(calls, [name])}
     assert idle[7] in looked_at
     assert len(looked_at) <= 1 + len(idle) * EVERY_S / ROUND_S + 1
@@ -169,7 +173,7 @@ def test_of_many_topics_the_housekeeper_looks_at_those_with_news_and_those_whose
     policies.set(delete_inactive_topics=True, max_inactive_duration="10m")
     for _ in range(int((ROUND_S + 900) / EVERY_S)):
         clock.advance(int(EVERY_S * 1000))
-        keeper.turn()
+        keeper.run_once()
     assert not [name for name in idle if place.open_found(TopicName.parse(name))]
 
 
@@ -178,7 +182,7 @@ def same(root: Root, broker: EmbeddedBroker) -> None:
     dispatch = SystemTopic(root, DISPATCH)
     found, shards = last_shards(dispatch, dispatch.refresh())
     known = broker.hosted
-    for name in ("commits", "partitions", "aside", "policies", "topics"):
+    for name in ("commits", "partitions", "quarantined", "policies", "topics"):
         assert getattr(found, name) == getattr(known, name), name
     held = {key: each.shards for key, each in broker.brokers.items() if each.shards}
     assert {(*each,): said for each, said in shards.items()} == held
@@ -200,7 +204,7 @@ def test_dispatch_is_trimmed_by_and_by_and_still_says_all_that_there_is(
         name = lots.choice(names)
         match lots.randrange(8):
             case 0:
-                told(place, name)
+                reported(place, name)
             case 1:
                 ledger = place.open(TopicName.parse(name))
                 ledger.grow(ledger.state.partitions + 1)
@@ -212,7 +216,7 @@ def test_dispatch_is_trimmed_by_and_by_and_still_says_all_that_there_is(
             case 3 if round_ % 5 == 0:
                 Admin(place.service_url).topics.delete(name, force=True)
                 place.open_or_create(TopicName.parse(name), 1)
-                told(place, name)
+                reported(place, name)
             case 4:
                 broker.close()
                 if lots.random() < 0.5:
@@ -220,7 +224,7 @@ def test_dispatch_is_trimmed_by_and_by_and_still_says_all_that_there_is(
                 broker = EmbeddedBroker(place, CHECKPOINT)
             case _:
                 send(place.service_url, name, ["x"])
-        while broker.turn():
+        while broker.run_once():
             renewed = sum(part.is_renewed for part in broker.offset.parts.values())
             assert renewed <= 2 * len(broker.hosted.commits) // every
         same(place, broker)

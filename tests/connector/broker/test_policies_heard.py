@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark.broker.protocol.policies import TopicPolicies
+from pulsar_spark.connector.runtime.topics.policies import POLICIES_EVERY_S, Policies
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.policies import POLICIES_EVERY_S, Policies
-from pulsar_spark.protocol.policies import TopicPolicies
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.scenarios.host import Host
 
 ORDERS = TopicPartition("persistent://public/default/orders", 0)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from pulsar_spark.connector.broker.broker_query import standalone
+from pulsar_spark.broker.protocol.commands import CreateSubscription
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
-from pulsar_spark.connector.housekeeping import housekeeper
-from pulsar_spark.connector.system.subscription_admin import ask
-from pulsar_spark.connector.topic_log.backlog_quota import EXCEEDED
-from pulsar_spark.connector.topic_log.policies import Policies
+from pulsar_spark.connector.runtime.housekeeping import housekeeper
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask
+from pulsar_spark.connector.runtime.topics.backlog_quota import EXCEEDED
+from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.errors import ConsumerBusyError
-from pulsar_spark.protocol.commands import CreateSubscription
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.topic_name import TopicPartition
+from pulsar_spark.state.broker_query import standalone
 from tests.connector.reading import messages
 from tests.connector.subscriber import await_backlog, backlog
 from tests.connector.topics import ledger_of, send

@@ -17,19 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_query import (
-    check_spark,
-    default_checkpoint,
-    standalone,
+from pulsar_spark.broker.protocol.commands import (
+    InitialPosition,
+    Report,
+    Subscribe,
+    SubscriptionType,
 )
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.broker.protocol.ready import Grant
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.errors import BrokerBusyError, InvalidOptionError, SparkNotReadyError
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import InitialPosition, Report, Subscribe, SubscriptionType
-from pulsar_spark.protocol.ready import Grant
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicPartition
+from pulsar_spark.state.broker_query import check_spark, default_checkpoint, standalone
 from tests.connector.topics import send
 from tests.waiting import eventually
 

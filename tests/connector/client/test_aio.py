@@ -62,6 +62,46 @@ def test_who_is_cancelled_loses_no_message() -> None:
     run(work)
 
 
+def test_who_is_cancelled_in_a_batch_loses_none_of_it() -> None:
+    async def work(client: aio.Client) -> None:
+        policy = pulsar.ConsumerBatchReceivePolicy(4, 0, 60_000)
+        consumer = await client.subscribe("t", "s", batch_receive_policy=policy)
+        producer = await client.create_producer("t")
+        for number in range(3):
+            await producer.send(str(number).encode())
+        taken: list[pulsar.Message | None] = []
+        take = consumer.sync.reserve
+
+        def taking() -> pulsar.Message | None:
+            taken.append(take())
+            return taken[-1]
+
+        consumer.sync.reserve = taking  # type: ignore[method-assign]
+        waiting = asyncio.create_task(consumer.batch_receive())
+        while len(taken) < 3:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await producer.send(b"3")
+        assert [each.data() for each in await consumer.batch_receive()] == [b"0", b"1", b"2", b"3"]
+
+    run(work)
+
+
+def test_a_batch_ends_when_its_time_is_over() -> None:
+    async def work(client: aio.Client) -> None:
+        policy = pulsar.ConsumerBatchReceivePolicy(4, 0, 50)
+        consumer = await client.subscribe("t", "s", batch_receive_policy=policy)
+        producer = await client.create_producer("t")
+        assert await consumer.batch_receive() == []
+        await producer.send(b"a")
+        found = await consumer.batch_receive() or await consumer.batch_receive()
+        assert [each.data() for each in found] == [b"a"]
+
+    run(work)
+
+
 def test_a_refusal_is_raised_where_it_is_awaited() -> None:
     async def work(client: aio.Client) -> None:
         producer = await client.create_producer("t")

@@ -10,8 +10,8 @@ import pytest
 
 import pulsar_spark
 from pulsar_spark import pulsar
-from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.tools.command_line.command_line import main
 from tests.connector.client.clients import EARLIEST
 from tests.connector.topics import numbers, send
 
@@ -66,7 +66,7 @@ def served(client: pulsar.Client, sink: Sink, **how: Any) -> None:
     consumer.close()
 
 
-def letters(url: str) -> list[str]:
+def dead_letters(url: str) -> list[str]:
     """The values of all dead letters."""
     table = pulsar_spark.dataset(url, view="dead-letters").to_table(columns=["value"])
     return [value.decode() for value in table["value"].to_pylist()]
@@ -97,7 +97,7 @@ def story(
     sink = Sink(client, TWO_HOURS_MS, poison)
     served(client, sink, consumer_type=kind)
     good = [str(number) for number in range(count) if str(number) != poison]
-    assert letters(url) == ([poison] if poison else [])
+    assert dead_letters(url) == ([poison] if poison else [])
     assert sorted(sink.stored, key=int) == good
     assert sink.attempts_while_down < 600
 
@@ -106,7 +106,7 @@ def test_without_a_breaker_all_of_them_are_buried(url: str, client: pulsar.Clien
     send(url, "t", numbers(0, 100))
     sink = Sink(client, 60_000, "")
     served(client, sink, consumer_type=pulsar.ConsumerType.Shared)
-    assert len(letters(url)) == 100
+    assert len(dead_letters(url)) == 100
 
 
 def test_who_looks_sees_that_it_is_open(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark import pulsar
-from pulsar_spark.connector.admin.topics import Topics
+from pulsar_spark import Policies, pulsar
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.system.system_topics import COMMANDS
+from pulsar_spark.connector.tools.admin.topics import Topics
 from pulsar_spark.errors import StorageUnavailableError
 from pulsar_spark.pulsar.schema import (
     StringSchema,
@@ -23,7 +22,6 @@ from pulsar_spark.pulsar.schema import (
 from pulsar_spark.testing import ManualClock, Place
 from tests.connector.client.clients import (
     all_of,
-    numbers,
     python,
     received,
     shared,
@@ -31,25 +29,26 @@ from tests.connector.client.clients import (
 )
 
 
-def test_who_waits_sees_at_a_glance_that_another_process_has_sent_or_said_something(
+def test_who_waits_sees_at_a_glance_that_another_process_has_sent_something(
     tmp_path: Path,
 ) -> None:
     with pulsar.Client(str(tmp_path), broker="embedded") as client:
-        consumer = subscribe(client)
-        while consumer.has_news():
-            assert not consumer.fetch()
+        client.create_producer("t").close()
+        reader = client.create_reader("t", pulsar.MessageId.earliest)
+        while reader.has_activity():
+            assert not reader.fetch()
         assert (
             python(
                 f"""
-from pulsar_spark import pulsar
+from pulsar_spark import Policies, pulsar
 with pulsar.Client({str(tmp_path)!r}) as client:
     client.create_producer("t").send(b"a")
 """
             ).stderr
             == ""
         )
-        assert consumer.has_news()
-        assert consumer.receive(30_000).data() == b"a"
+        assert reader.has_activity()
+        assert reader.read_next(30_000).data() == b"a"
 
 
 def test_receive_gives_up_in_time(client: pulsar.Client) -> None:
@@ -257,9 +256,9 @@ def test_who_has_just_lost_one_of_its_topics_can_seek_and_leave(pulsarlite: Plac
     assert {each.name: len(each.consumers) for each in there} == {"s": 0, "sought": 1}
 
 
-@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("observed", [False, True])
 def test_what_was_said_of_a_topic_that_was_made_again_is_left_out(
-    pulsarlite: Place, heard: bool
+    pulsarlite: Place, observed: bool
 ) -> None:
     client = pulsarlite.client
     for topic in ("t", "u"):
@@ -268,8 +267,8 @@ def test_what_was_said_of_a_topic_that_was_made_again_is_left_out(
     held = {each.data(): each for each in all_of(consumer)}
     Topics(pulsarlite.root).delete("u", force=True)
     client.create_producer("u").send(b"another")
-    if heard:
-        assert received(consumer) == []
+    if observed:
+        assert received(consumer) == [b"another"]
     for value in (b"u", b"t"):
         consumer.acknowledge(held[value])
     consumer.close()
@@ -370,6 +369,38 @@ def test_a_message_is_given_up_to_the_dead_letter_topic(client: pulsar.Client) -
     assert received(subscribe(client, "dead", name="undertaker")) == [b"a"]
     with pytest.raises(ValueError, match="greater than 0"):
         pulsar.ConsumerDeadLetterPolicy(0)
+
+
+def test_a_dead_letter_topic_gets_no_subscription_where_none_may_be_made_by_itself(
+    client: pulsar.Client, url: str
+) -> None:
+    policy = pulsar.ConsumerDeadLetterPolicy(1, "dead", "undertaker")
+    consumer = shared(client, dead_letter_policy=policy, negative_ack_redelivery_delay_ms=100)
+    Policies("public/default", service_url=url).set(auto_subscription_creation=False)
+    client.create_producer("t").send(b"a")
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(1000))
+    assert received(consumer) == []
+    assert client.topic_stats("dead").subscriptions == ()
+    assert received(client.create_reader("dead", pulsar.MessageId.earliest)) == [b"a"]
+
+
+def test_acknowledgements_go_out_when_a_thousand_wait(client: pulsar.Client) -> None:
+    consumer = shared(client, acknowledgments_group_time_millis=3_600_000)
+    producer = client.create_producer("t", batching_enabled=True)
+    for _ in range(1000):
+        producer.send_async(b"a", None)
+    producer.flush()
+    messages = [consumer.receive(1000) for _ in range(1000)]
+
+    def backlog() -> int:
+        return client.topic_stats("t").subscriptions[0].backlog
+
+    for message in messages[:-1]:
+        consumer.acknowledge(message)
+    assert backlog() == 1000
+    consumer.acknowledge(messages[-1])
+    assert backlog() == 0
 
 
 def test_a_message_is_consumed_later_by_way_of_the_retry_letter_topic(
@@ -473,6 +504,40 @@ def test_a_seek_goes_behind_a_message_or_to_it_or_to_a_time(
         inclusive.seek("1:2")  # type: ignore[arg-type]
 
 
+def test_a_batch_that_fails_hands_out_next_what_it_had_taken(
+    pulsarlite: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = pulsarlite.client
+    producer = client.create_producer("t")
+    for value in (b"a", b"b"):
+        producer.send(value)
+    policy = pulsar.ConsumerBatchReceivePolicy(3, 0, 60_000)
+    consumer = subscribe(client, batch_receive_policy=policy)
+    taken: list[pulsar.Message | None] = []
+    take = consumer.reserve
+
+    def away(*_: object) -> None:
+        raise StorageUnavailableError("The store is away for a moment.")
+
+    with monkeypatch.context() as patch:
+
+        def taking() -> pulsar.Message | None:
+            taken.append(take())
+            if len(taken) == 2:
+                patch.setattr(MemoryStore, "get", away)
+            return taken[-1]
+
+        patch.setattr(consumer, "reserve", taking)
+        with pytest.raises(pulsar.ConnectError):
+            consumer.batch_receive()
+    producer.send(b"c")
+    found = consumer.batch_receive()
+    assert [each.data() for each in found] == [b"a", b"b", b"c"]
+    consumer.acknowledge_cumulative(found[-1])
+    consumer.close()
+    assert pulsarlite.backlog("t", "s") == 0
+
+
 def test_what_was_acknowledged_before_a_seek_comes_again(client: pulsar.Client) -> None:
     subscribe(client, name="keeps").close()
     producer = client.create_producer("t")
@@ -484,11 +549,11 @@ def test_what_was_acknowledged_before_a_seek_comes_again(client: pulsar.Client) 
     mine.seek(pulsar.MessageId.earliest)
     again = all_of(mine)
     assert [each.data() for each in again] == [b"a", b"b"]
-    beside = shared(client)
+    in_background = shared(client)
     for each in again:
         mine.acknowledge(each)
-    beside.seek(pulsar.MessageId.earliest)
-    assert sorted(received(mine) + received(beside)) == [b"a", b"b"]
+    in_background.seek(pulsar.MessageId.earliest)
+    assert sorted(received(mine) + received(in_background)) == [b"a", b"b"]
 
 
 def test_who_unsubscribes_leaves_no_subscription(client: pulsar.Client) -> None:
@@ -514,7 +579,7 @@ def test_an_id_says_of_which_topic_it_is_where_there_are_several(client: pulsar.
     consumer = shared(client, topic=["a", "b"])
     stored = {each.topic_name(): each.message_id().serialize() for each in all_of(consumer)}
     for data in stored.values():
-        with pytest.raises(ValueError, match="Of which topic is"):
+        with pytest.raises(pulsar.OperationNotSupported, match="Of which topic is"):
             consumer.acknowledge(pulsar.MessageId.deserialize(data))
     for topic, data in stored.items():
         consumer.acknowledge(pulsar.MessageId.deserialize(data, topic=topic))
@@ -577,83 +642,3 @@ def test_a_reader_does_not_wait_for_what_nobody_sees(client: pulsar.Client) -> N
     while reader.has_message_available():
         found.append(reader.read_next(10_000).data())
     assert found == [b"a", b"c"]
-
-
-def test_a_table_view_has_the_latest_value_of_each_key(url: str) -> None:
-    del url
-    with pulsar.Client(f"memory://table-{next(numbers)}") as client:  # the machine's clock
-        producer = client.create_producer("t", schema=StringSchema())
-        for key, value in (("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")):
-            producer.send(value, partition_key=key)
-        producer.send(None, partition_key="c")
-        view = client.create_table_view("t", schema=StringSchema())
-        assert (len(view), view.get("a"), view.get("b"), view.get("c")) == (2, "3", "2", None)
-        seen: dict[str, Any] = {}
-        changed = threading.Event()
-
-        def listen(key: str, value: Any) -> None:
-            seen[key] = value
-            if key == "d":
-                changed.set()
-
-        view.for_each_and_listen(listen)
-        assert seen == {"a": "3", "b": "2"}
-        producer.send("5", partition_key="d")
-        assert changed.wait(30)
-        assert seen["d"] == view.get("d") == "5"
-        view.close()
-    assert repr(view) == "TableView(topic=t)"
-
-
-def test_a_listener_gets_each_message_pauses_and_may_fail(url: str) -> None:
-    del url
-    with pulsar.Client(f"memory://listener-{next(numbers)}") as client:
-        producer = client.create_producer("t")
-        got: list[bytes] = []
-        arrived = threading.Semaphore(0)
-
-        def listen(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-            got.append(message.data())
-            consumer.acknowledge(message)
-            if message.data() == b"a":
-                consumer.pause_message_listener()
-            arrived.release()
-            raise ValueError("this one can't be taken")
-
-        consumer = subscribe(client, message_listener=listen)
-        for value in (b"a", b"b"):
-            producer.send(value)
-        assert arrived.acquire(timeout=30)
-        with pytest.raises(pulsar.InvalidConfiguration, match="message_listener"):
-            consumer.receive()
-        assert got == [b"a"]
-        consumer.resume_message_listener()
-        assert arrived.acquire(timeout=30)
-        consumer.close()
-    assert got == [b"a", b"b"]
-
-
-@pytest.mark.parametrize("call", ["get", "create", "files", "open_input"])
-def test_who_listens_goes_on_when_the_store_answers_again(
-    pulsarlite: Place, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    client, consumed, read = pulsarlite.client, list[bytes](), list[bytes]()
-    producer = client.create_producer("t")
-    producer.send(b"a", partition_key="k")
-    subscribe(client, message_listener=lambda _, each: consumed.append(each.data()))
-    earliest = pulsar.MessageId.earliest
-    client.create_reader("t", earliest, reader_listener=lambda _, each: read.append(each.data()))
-    table = client.create_table_view("t")
-    pulsarlite.clock.advance(seconds=1)
-    producer.send(b"b", partition_key="k")
-
-    def away(*_: object) -> None:
-        raise StorageUnavailableError("The store is away for a moment.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MemoryStore, call, away)
-        pulsarlite.clock.advance(seconds=2)
-    producer.send(b"c", partition_key="k")
-    pulsarlite.clock.advance(seconds=40)
-    assert consumed == read == [b"a", b"b", b"c"]
-    assert table.get("k") == b"c"

@@ -14,10 +14,10 @@ from pulsar_spark.connector.client.message_producer import (
     MOST_WAITING,
     MessageProducer,
 )
-from pulsar_spark.connector.ledger_files.ledger_file import DATA_FOLDER
+from pulsar_spark.connector.runtime.topics.backlog_quota import mark
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.storage.data_files.ledger_file import DATA_FOLDER
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.topic_log.backlog_quota import mark
-from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.errors import (
     InvalidMessageError,
     InvalidOptionError,
@@ -27,7 +27,7 @@ from pulsar_spark.errors import (
     ProducerHeldError,
     StorageError,
 )
-from pulsar_spark.producing.hashing import java_string_hash, murmur3_32_hash
+from pulsar_spark.log.producing.hashing import java_string_hash, murmur3_32_hash
 from pulsar_spark.testing import ManualClock
 from tests.connector.reading import entries, messages
 from tests.scenarios.host import Host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.schema.schema_records import record_decoder, record_encoder
+from pulsar_spark.connector.runtime.schema.schema_records import record_decoder, record_encoder
+from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.errors import StorageError
 from pulsar_spark.pulsar.schema import (
     Array,
@@ -77,12 +78,12 @@ def test_messages_sent_without_waiting_are_told_of_in_order(
     client: pulsar.Client, pulsarlite_clock: ManualClock
 ) -> None:
     producer = client.create_producer("t", batching_enabled=True)
-    told: list[tuple[pulsar.Result, Any]] = []
+    reported: list[tuple[pulsar.Result, Any]] = []
     for number in range(5):
-        producer.send_async(b"%d" % number, lambda *each: told.append(each))
-    assert told == []
+        producer.send_async(b"%d" % number, lambda *each: reported.append(each))
+    assert reported == []
     pulsarlite_clock.advance(10)
-    assert [(result, str(each)) for result, each in told] == [
+    assert [(result, str(each)) for result, each in reported] == [
         (pulsar.Result.Ok, f"(0,0,-1,{number})") for number in range(5)
     ]
     assert entries(client.root.service_url) == [5]
@@ -90,26 +91,26 @@ def test_messages_sent_without_waiting_are_told_of_in_order(
 
 def test_flush_returns_when_all_is_told(client: pulsar.Client) -> None:
     producer = client.create_producer("t")
-    told: list[Any] = []
-    producer.send_async(b"a", lambda _, message_id: told.append(message_id))
+    reported: list[Any] = []
+    producer.send_async(b"a", lambda _, message_id: reported.append(message_id))
     producer.send_async(b"b", None)
     producer.flush()
-    assert told == [pulsar.MessageId(-1, 0, 0, -1)]
+    assert reported == [pulsar.MessageId(-1, 0, 0, -1)]
     assert entries(client.root.service_url) == [1, 1]
 
 
 def test_a_full_queue_refuses_or_blocks(client: pulsar.Client) -> None:
-    told: list[pulsar.Result] = []
+    reported: list[pulsar.Result] = []
     refuses = client.create_producer("t", max_pending_messages=2)
     blocks = client.create_producer("t", max_pending_messages=2, block_if_queue_full=True)
     for producer in (refuses, blocks):
         for _ in range(3):
-            producer.send_async(b"x", lambda result, _: told.append(result))
+            producer.send_async(b"x", lambda result, _: reported.append(result))
     full = pulsar.Result.ProducerQueueIsFull
-    assert told == [full, pulsar.Result.Ok, pulsar.Result.Ok]
+    assert reported == [full, pulsar.Result.Ok, pulsar.Result.Ok]
     refuses.flush()
     blocks.flush()
-    assert len(told) == 6
+    assert len(reported) == 6
 
 
 def test_a_message_that_a_full_queue_refuses_is_not_lost_in_silence(client: pulsar.Client) -> None:
@@ -121,15 +122,15 @@ def test_a_message_that_a_full_queue_refuses_is_not_lost_in_silence(client: puls
 
 def test_a_callback_that_fails_keeps_no_other_from_being_called(client: pulsar.Client) -> None:
     producer = client.create_producer("t")
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def fail(_: pulsar.Result, __: Any) -> None:
         raise ValueError("the callback's own fault")
 
     producer.send_async(b"a", fail)
-    producer.send_async(b"b", lambda _, message_id: told.append(message_id))
+    producer.send_async(b"b", lambda _, message_id: reported.append(message_id))
     producer.flush()
-    assert told == [pulsar.MessageId(-1, 0, 1, -1)]
+    assert reported == [pulsar.MessageId(-1, 0, 1, -1)]
 
 
 def test_a_message_that_is_to_come_later_than_its_topic_allows_is_refused_alone(
@@ -138,12 +139,12 @@ def test_a_message_that_is_to_come_later_than_its_topic_allows_is_refused_alone(
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=10)
     policies = Policies("t", service_url=url)
     policies.set(delayed_delivery_max_delay="1m")
-    told: list[Any] = []
+    reported: list[Any] = []
     for minutes in (1, 60):
         delay = timedelta(minutes=minutes)
-        producer.send_async(b"a", lambda *each: told.append(each[0]), deliver_after=delay)
+        producer.send_async(b"a", lambda *each: reported.append(each[0]), deliver_after=delay)
     producer.flush()
-    assert told == [pulsar.Result.NotAllowedError, pulsar.Result.Ok]
+    assert reported == [pulsar.Result.NotAllowedError, pulsar.Result.Ok]
     with pytest.raises(pulsar.NotAllowedError, match=r"more than 60,000 ms after.*--maxDelay"):
         producer.send(b"c", deliver_after=timedelta(seconds=61))
     policies.set(delayed_delivery=False)
@@ -152,13 +153,25 @@ def test_a_message_that_is_to_come_later_than_its_topic_allows_is_refused_alone(
 
 def test_a_callback_learns_why_a_message_was_refused(client: pulsar.Client) -> None:
     producer = client.create_producer("t")
-    told: list[Any] = []
-    producer.send_async(b"x" * (6 << 20), lambda *each: told.append(each))
-    assert told == [(pulsar.Result.MessageTooBig, None)]
+    reported: list[Any] = []
+    producer.send_async(b"x" * (6 << 20), lambda *each: reported.append(each))
+    assert reported == [(pulsar.Result.MessageTooBig, None)]
     with pytest.raises(pulsar.MessageTooBig, match="maxMessageSize is 5242880"):
         producer.send(b"x" * (6 << 20))
     with pytest.raises(TypeError, match="bytes"):
         producer.send("text")
+
+
+@pytest.mark.parametrize("kind", [each for each in pulsar.CompressionType if each.value])
+def test_a_message_is_too_big_if_it_is_so_compressed(
+    client: pulsar.Client, kind: pulsar.CompressionType
+) -> None:
+    large, random = b"x" * (6 << 20), os.urandom(6 << 20)
+    producer = client.create_producer("t", compression_type=kind)
+    producer.send(large)
+    with pytest.raises(pulsar.MessageTooBig, match=r"maxMessageSize is 5242880 \(.* leaves"):
+        producer.send(random)
+    assert received(client.create_reader("t", pulsar.MessageId.earliest)) == [large]
 
 
 def test_a_store_that_fails_is_asked_again_until_the_time_is_up(
@@ -205,13 +218,13 @@ def test_of_messages_published_together_a_duplicate_has_no_id_and_the_others_the
     client: pulsar.Client,
 ) -> None:
     producer = client.create_producer("t", "p", options={"enableDeduplication": "true"})
-    told: dict[bytes, Any] = {}
+    reported: dict[bytes, Any] = {}
     for number in (0, 1, 1, 2):
-        data = b"%d of %d" % (number, len(told))
-        producer.send_async(data, partial(keep, told, data), sequence_id=number)
-        told[data] = None
+        data = b"%d of %d" % (number, len(reported))
+        producer.send_async(data, partial(keep, reported, data), sequence_id=number)
+        reported[data] = None
     producer.flush()
-    assert list(map(str, told.values())) == [
+    assert list(map(str, reported.values())) == [
         "(0,0,-1,-1)", "(0,1,-1,-1)", "(-1,-1,-1,-1)", "(0,3,-1,-1)",
     ]  # fmt: skip
 
@@ -220,17 +233,17 @@ def test_what_is_published_and_can_not_be_read_back_is_told_as_an_error(
     client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = client.create_producer("t", options={"numPartitions": "2"})
-    told: list[pulsar.Result] = []
+    reported: list[pulsar.Result] = []
 
     def fail(*_: Any, **__: Any) -> Any:
         raise StorageError("the disk is gone")
 
     for _ in range(3):
-        producer.send_async(b"x", lambda result, _: told.append(result))
+        producer.send_async(b"x", lambda result, _: reported.append(result))
     with monkeypatch.context() as broken:
         broken.setattr(MemoryStore, "open_input", fail)
         producer.flush()
-    assert told == [pulsar.Result.Timeout] * 3
+    assert reported == [pulsar.Result.Timeout] * 3
     assert received(subscribe(client)) == [b"x"] * 3
 
 
@@ -246,11 +259,11 @@ def test_a_router_that_names_no_partition_fails_its_own_message_alone(
         message_router=lambda message, _: chosen if message.data() == b"b" else 0,
         options={"numPartitions": "4"},
     )
-    told: list[pulsar.Result] = []
+    reported: list[pulsar.Result] = []
     for value in (b"a", b"b", b"c"):
-        producer.send_async(value, lambda result, _: told.append(result))
+        producer.send_async(value, lambda result, _: reported.append(result))
     producer.flush()
-    assert told == [pulsar.Result.InvalidMessage, pulsar.Result.Ok, pulsar.Result.Ok]
+    assert reported == [pulsar.Result.UnknownError, pulsar.Result.Ok, pulsar.Result.Ok]
     assert received(subscribe(client)) == [b"a", b"c"]
 
 
@@ -281,20 +294,20 @@ def test_keys_a_router_or_turns_choose_the_partition(client: pulsar.Client) -> N
     assert {each.topic_name() for each in all_of(of_one)} == {f"{name}-partition-3"}
 
 
-def keep(told: dict[bytes, Any], data: bytes, _: pulsar.Result, message_id: Any) -> None:
-    told[data] = message_id
+def keep(reported: dict[bytes, Any], data: bytes, _: pulsar.Result, message_id: Any) -> None:
+    reported[data] = message_id
 
 
 def test_messages_to_several_partitions_each_get_their_own_id(client: pulsar.Client) -> None:
     producer = client.create_producer("t", options={"numPartitions": "3"})
-    told: dict[bytes, Any] = {}
+    reported: dict[bytes, Any] = {}
     for number in range(20):
         data = b"%d" % number
         key = str(number)
-        producer.send_async(data, partial(keep, told, data), None, key)
+        producer.send_async(data, partial(keep, reported, data), None, key)
     producer.flush()
     consumer = subscribe(client)
-    assert {each.data(): each.message_id() for each in all_of(consumer)} == told
+    assert {each.data(): each.message_id() for each in all_of(consumer)} == reported
 
 
 def test_a_large_message_is_cut_into_chunks(client: pulsar.Client) -> None:

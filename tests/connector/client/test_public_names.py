@@ -13,6 +13,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pulsar_spark import pulsar
+from pulsar_spark.connector.client.client_settings import Absent
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 RECORDED = json.loads(
     (REPOSITORY / "tests/recorded/pulsar-client-3.13.json").read_text(encoding="utf-8")
@@ -39,6 +44,8 @@ def differences() -> Iterator[tuple[str, str]]:
                 members = {each.name: each.value for each in found}
                 if members != what["members"]:
                     yield prefix + name, f"it has {members}"
+            elif what["kind"] == "class" and issubclass(found, Absent):
+                yield prefix + name, "nothing can be made of it"
             elif what["kind"] == "class":
                 yield from class_differences(prefix + name, found, what)
 
@@ -96,11 +103,11 @@ def test_the_record_is_of_the_version_that_the_page_names() -> None:
 
 
 def test_what_differs_from_pulsar_s_client_is_told_with_its_reason() -> None:
-    told = rows("Not here")
+    reported = rows("Not here")
     untold = {
         name: how
         for name, how in DIFFERENCES.items()
-        if not any(fnmatchcase(name, row) for row in told)
+        if not any(fnmatchcase(name, row) for row in reported)
     }
     assert not untold
 
@@ -143,3 +150,43 @@ def test_what_pulsar_awaits_is_awaited_here() -> None:
         assert asyncio.iscoroutinefunction(getattr(aio.Producer, name))
     for name in ("receive", "acknowledge", "seek", "unsubscribe", "close"):
         assert asyncio.iscoroutinefunction(getattr(aio.Consumer, name))
+
+
+PROGRAM = """
+import _pulsar
+from _pulsar import ConsumerType, ProducerConfiguration
+from pulsar import AuthenticationToken, AuthenticationOauth2, AutoClusterFailover, CryptoKeyReader
+from pulsar import BatchReceivePolicy, ConsoleLogger, FileLogger, LoggerLevel, ServiceInfo
+from pulsar.schema import ProtobufNativeSchema
+from pulsar import Function, SerDe
+
+class Doubled(Function):
+    def process(self, input, context):
+        return input * 2
+"""
+
+
+def test_what_a_program_imports_is_there_and_refuses_when_it_is_used() -> None:
+    names: dict[str, Any] = {}
+    program = PROGRAM.replace("import _pulsar", "from pulsar import _pulsar", 1)
+    program = program.replace("from _pulsar", "from pulsar._pulsar")
+    exec(program.replace("from pulsar", "from pulsar_spark.pulsar"), names)
+    assert names["_pulsar"].Result is pulsar.Result
+    for name, arguments, why in (
+        ("AuthenticationToken", ["abc"], "AuthenticationToken can't be used: there is nobody to"),
+        ("CryptoKeyReader", ["public", "private"], "encrypt the disk or the bucket"),
+        ("ServiceInfo", ["pulsar://there"], "there are no clusters"),
+        ("BatchReceivePolicy", [1, 1, 1], "take ConsumerBatchReceivePolicy"),
+        ("Doubled", [], "Function can't be used: Pulsar Functions are not here: use Spark"),
+        ("ProducerConfiguration", [], "there is no C\\+\\+ client here"),
+    ):
+        with pytest.raises(pulsar.OperationNotSupported, match=why):
+            names[name](*arguments)
+
+
+def test_an_id_is_wrapped_and_a_field_validates_as_in_pulsar_s_client() -> None:
+    assert pulsar.MessageId.wrap(pulsar.MessageId.latest) == pulsar.MessageId.latest
+    field = pulsar.schema.String()
+    assert field.validate_type("name", b"a") == "a"
+    with pytest.raises(TypeError, match="name"):
+        field.validate_type("name", 7)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,14 @@ import pytest
 
 from pulsar_spark import pulsar
 from pulsar_spark.connector.client import reader
-from pulsar_spark.connector.source import received_message
+from pulsar_spark.connector.runtime.reading import received_message
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.clock import ManualClock
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import StorageError
+from pulsar_spark.connector.storage.local_store import LocalStore
+from pulsar_spark.errors import StorageError, StorageUnavailableError
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.pulsar import schema as pulsar_schema
-from pulsar_spark.topic_name import TopicName
 from tests.connector.client.clients import all_of, python, received
 
 
@@ -104,6 +108,54 @@ def test_a_seek_forgets_what_was_fetched_before_it_and_goes_by_time_too(
         reader.seek("yesterday")  # type: ignore[arg-type]
 
 
+def test_a_seek_while_another_thread_reads_disturbs_neither(tmp_path: Path) -> None:
+    every = [str(number).encode() for number in range(5_000)]
+    interval_s = sys.getswitchinterval()
+    with pulsar.Client(str(tmp_path)) as client:
+        producer = client.create_producer("t", batching_enabled=True, block_if_queue_full=True)
+        for value in every:
+            producer.send_async(value, None)
+        producer.flush()
+        reader = client.create_reader("t", pulsar.MessageId.earliest, receiver_queue_size=5_000)
+        arrived, over = threading.Event(), threading.Event()
+
+        def read() -> None:
+            while not over.is_set():
+                reader.read_next(30_000)
+                arrived.set()
+
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(1) as threads:
+                reading = threads.submit(read)
+                for _ in range(20):
+                    arrived.clear()
+                    assert arrived.wait(30)  # the queue has messages
+                    reader.seek(pulsar.MessageId.earliest)
+                over.set()
+                reader.seek(pulsar.MessageId.earliest)  # it may wait for a message
+                reading.result(30)
+        finally:
+            sys.setswitchinterval(interval_s)
+        reader.seek(pulsar.MessageId.earliest)
+        assert received(reader, 0) == every
+
+
+@pytest.mark.parametrize("end", ["close", "shutdown"])
+def test_a_client_that_is_closed_ends_its_table_views_without_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    client = pulsar.Client(str(tmp_path))
+    client.create_producer("t").send(b"1", partition_key="k")
+    client.create_table_view("t")
+    name = "table view of t"
+    (thread,) = (each for each in threading.enumerate() if each.name == name)
+    getattr(client, end)()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not caplog.records
+
+
 def test_a_reader_does_not_wait_for_a_message_s_delay(client: pulsar.Client) -> None:
     client.create_producer("t").send(b"later", deliver_at=client.root.clock.wall_ms() + 60_000)
     assert received(client.create_reader("t", pulsar.MessageId.earliest), 0) == [b"later"]
@@ -150,3 +202,20 @@ def test_a_value_that_does_not_fit_keeps_no_other_out_of_a_table_view(
     client.create_producer("t", schema=schema).send(b"{", partition_key="bad")
     view = client.create_table_view("t", schema=pulsar_schema.JsonSchema(Order))
     assert (view.get("good"), view.get("bad"), len(view)) == (Order(id="1"), None, 1)
+
+
+def test_a_store_that_fails_while_a_reader_waits_is_no_error_of_another_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def size(_: LocalStore, path: str) -> int:
+        raise StorageUnavailableError(f"{path} is away.")
+
+    with pulsar.Client(str(tmp_path)) as client:
+        producer = client.create_producer("t")
+        reader = client.create_reader("t", pulsar.MessageId.earliest)
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStore, "size", size)
+            with pytest.raises(pulsar.Timeout):
+                reader.read_next(20)
+        producer.send(b"a")
+        assert reader.read_next(30_000).data() == b"a"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.topic_log.policies import change_policies
+from pulsar_spark.connector.runtime.topics.policies import change_policies
+from pulsar_spark.model.topic_name import NamespaceName, TopicName
 from pulsar_spark.pulsar.schema import (
+    Array,
     AvroSchema,
     BytesSchema,
     Integer,
@@ -18,8 +21,7 @@ from pulsar_spark.pulsar.schema import (
     String,
     StringSchema,
 )
-from pulsar_spark.topic_name import NamespaceName, TopicName
-from tests.connector.client.clients import received, subscribe
+from tests.connector.client.clients import all_of, received, subscribe
 
 
 class Flight(Record):
@@ -33,6 +35,10 @@ class Later(Record):
 
 class Other(Record):
     carrier = Integer(required=True)
+
+
+class Needs(Record):
+    carrier = String(required=True)
 
 
 Later.__name__ = Other.__name__ = "Flight"  # one record, as it is changed over time
@@ -52,6 +58,46 @@ def test_a_schema_that_can_t_read_the_newest_is_refused(
     with pytest.raises(pulsar.IncompatibleSchema):
         subscribe(client, re.compile("t.*"), schema=wrong)
     assert client.topic_stats("t").subscriptions == ()
+
+
+class Leg(Record):
+    city = String()
+
+
+class Stop(Record):
+    city = String()
+    nights = Integer(required_default=True)
+
+
+class Trip(Record):
+    first = Leg()
+    legs = Array(Leg())
+
+
+class Journey(Record):
+    first = Stop()
+    legs = Array(Stop())
+
+
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_schemas_are_compared_by_their_fields_whatever_their_records_are_called(
+    client: pulsar.Client, kind: Any
+) -> None:
+    producer = client.create_producer("t", schema=kind(Trip))
+    consumer = subscribe(client, schema=kind(Journey))
+    producer.send(Trip(first=Leg(city="Rome"), legs=[Leg(city="Pisa")]))
+    client.create_producer("t", schema=kind(Journey)).send(
+        Journey(first=Stop(city="Bonn"), legs=[Stop(city="Ulm", nights=2)])
+    )
+    first, second = (consumer.receive(1000).value() for _ in range(2))
+    assert [(each.city, each.nights) for each in (first.first, *first.legs)] == [
+        ("Rome", None), ("Pisa", None),
+    ]  # fmt: skip
+    assert [(each.city, each.nights) for each in second.legs] == [("Ulm", 2)]
+    reader = client.create_reader("t", pulsar.MessageId.earliest, kind(Trip))
+    assert [message.value().legs[0].city for message in all_of(reader)] == ["Pisa", "Ulm"]
+    with pytest.raises(pulsar.IncompatibleSchema, match="carrier has no default"):
+        subscribe(client, schema=kind(Needs), name="other")
 
 
 def test_one_that_can_read_it_is_not_registered_and_bytes_read_all(client: pulsar.Client) -> None:

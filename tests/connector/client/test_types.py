@@ -46,5 +46,5 @@ def test_a_wrong_argument_fails_in_mypy_and_a_right_one_does_not(tmp_path: Path)
     assert not errors
     found = re.findall(r"program\.py:(\d+): error: .*\[([a-z-]+)\]$", said, re.MULTILINE)
     lines = enumerate(PROGRAM.splitlines(), 1)
-    wanted = [(str(number), line.split("# ")[1]) for number, line in lines if "# " in line]
-    assert found == wanted, said
+    requested = [(str(number), line.split("# ")[1]) for number, line in lines if "# " in line]
+    assert found == requested, said

@@ -8,8 +8,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.dashboard.web_app import make_app
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.tools.dashboard.web_app import make_app
 from pulsar_spark.testing import Place
 from tests.connector.dashboard import story
 
@@ -24,7 +24,7 @@ def browser_of(root: Root, *, allow_changes: bool = False) -> FlaskClient:
 
 
 @pytest.fixture(scope="module")
-def told() -> Iterator[Place]:
+def reported() -> Iterator[Place]:
     with Place() as place:
         kept = story.busy(place.client)
         yield place
@@ -32,8 +32,8 @@ def told() -> Iterator[Place]:
 
 
 @pytest.fixture
-def browser(told: Place) -> FlaskClient:
-    return browser_of(told.root)
+def browser(reported: Place) -> FlaskClient:
+    return browser_of(reported.root)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def subscribed(client: pulsar.Client, topic: str, name: str, **said: Any) -> pul
     return client.subscribe(topic, name, initial_position=EARLIEST, **said)
 
 
-def bury(
+def to_dead_letter(
     client: pulsar.Client, topic: str, *values: str, name: str = EVIL_NAME, **said: Any
 ) -> None:
     """Publish these, and have subscription `billing` give them up, saying each one as its error."""

@@ -15,8 +15,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.dashboard.web_app import make_dashboard
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.tools.dashboard.web_app import make_dashboard
 from pulsar_spark.testing import Place
 from tests.connector.dashboard import story
 from tests.connector.dashboard.chromium import chromium, prefer, said
@@ -69,9 +69,9 @@ def reload(chrome: Chrome) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_each_page_is_drawn_whole_in_light_and_dark(
-    chrome: Chrome, told: Place, scheme: str, tmp_path: Path
+    chrome: Chrome, reported: Place, scheme: str, tmp_path: Path
 ) -> None:
-    with served(told.root) as url:
+    with served(reported.root) as url:
         prefer(chrome, scheme)
         chrome.get(url)
         grounds = set()
@@ -90,7 +90,7 @@ def test_each_page_is_drawn_whole_in_light_and_dark(
 
 def test_no_text_of_a_message_runs_as_a_script(chrome: Chrome, client: pulsar.Client) -> None:
     evil = {story.EVIL: "v", "n": "<img src=x onerror=\"document.title='taken'\">"}
-    story.bury(client, "payments", story.EVIL, partition_key=story.EVIL, properties=evil)
+    story.to_dead_letter(client, "payments", story.EVIL, partition_key=story.EVIL, properties=evil)
     with served(client.root) as url:
         chrome.get(url)
         chrome.get(url.partition("/?")[0] + DLQ)
@@ -103,16 +103,16 @@ def test_no_text_of_a_message_runs_as_a_script(chrome: Chrome, client: pulsar.Cl
 def test_a_page_shows_what_came_since_but_leaves_alone_who_chooses(
     chrome: Chrome, client: pulsar.Client
 ) -> None:
-    story.bury(client, "payments", "a")
+    story.to_dead_letter(client, "payments", "a")
     with served(client.root, allow_changes=True) as url:
         chrome.get(url)
         chrome.get(url.partition("/?")[0] + DLQ)
         assert text_of(chrome).count("rejected") == 1
-        story.bury(client, "payments", "b")
+        story.to_dead_letter(client, "payments", "b")
         reload(chrome)
         assert text_of(chrome).count("rejected") == 2
         chrome.find_element(By.NAME, "id").click()
-        story.bury(client, "payments", "c")
+        story.to_dead_letter(client, "payments", "c")
         reload(chrome)
         assert text_of(chrome).count("rejected") == 2
         chrome.find_element(By.NAME, "id").click()
@@ -125,7 +125,7 @@ def test_a_page_shows_what_came_since_but_leaves_alone_who_chooses(
 
 
 def test_a_person_redrives_one_letter_then_all(chrome: Chrome, client: pulsar.Client) -> None:
-    story.bury(client, "payments", "a", "b", "c")
+    story.to_dead_letter(client, "payments", "a", "b", "c")
     with served(client.root, allow_changes=True) as url:
         chrome.get(url)
         chrome.get(url.partition("/?")[0] + DLQ)
@@ -152,7 +152,7 @@ def test_a_form_of_another_site_is_refused(
     chrome: Chrome, client: pulsar.Client, tmp_path: Path
 ) -> None:
     """Of a page on disk, in the browser that has the key's cookie."""
-    story.bury(client, "payments", "a")
+    story.to_dead_letter(client, "payments", "a")
     with served(client.root, allow_changes=True) as url:
         base = url.partition("/?")[0]
         chrome.get(url)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.command_line.command_line import main
+from pulsar_spark.connector.tools.command_line.command_line import main
 from tests.connector.topics import send
 
 
@@ -86,7 +86,9 @@ def test_a_wrong_port_is_wrong_usage(
 def test_without_its_packages_it_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "pulsar_spark.connector.dashboard.web_app", raising=False)
+    monkeypatch.delitem(
+        sys.modules, "pulsar_spark.connector.tools.dashboard.web_app", raising=False
+    )
     monkeypatch.setitem(sys.modules, "flask", None)
     assert main(["dashboard", "--service-url", str(tmp_path)]) == 1
     said = capsys.readouterr().err
@@ -96,7 +98,8 @@ def test_without_its_packages_it_says_what_to_install(
 
 def test_matplotlib_is_loaded_by_the_first_picture_and_pyspark_never() -> None:
     code = (
-        "import sys; from pulsar_spark.connector.dashboard import web_app, dashboard_command; "
+        "import sys;"
+        "from pulsar_spark.connector.tools.dashboard import web_app, dashboard_command; "
         "assert not {'matplotlib', 'pyspark'} & set(sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

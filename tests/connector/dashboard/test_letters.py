@@ -10,8 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.dashboard import letter_pages
-from pulsar_spark.connector.dashboard.letter_pages import LETTERS_A_PAGE
+from pulsar_spark.connector.tools.dashboard import dead_letter_pages as letter_pages
+from pulsar_spark.connector.tools.dashboard.dead_letter_pages import DEAD_LETTERS_A_PAGE
 from tests.connector.dashboard import story
 from tests.connector.dashboard.browsing import Page, page, words
 from tests.connector.dashboard.conftest import browser_of
@@ -21,11 +21,11 @@ DLQ = "persistent://public/default/payments-billing-DLQ"
 PATH = f"/letters?topic={DLQ}"
 
 
-def bury(client: pulsar.Client, *values: str) -> FlaskClient:
+def to_dead_letter(client: pulsar.Client, *values: str) -> FlaskClient:
     """These letters, and a browser that may redrive them."""
     said = {story.EVIL: "of a name", "n": story.EVIL}
     story.subscribed(client, "payments", "all").close()  # keeps them to be looked at
-    story.bury(client, "payments", *values, partition_key=story.EVIL, properties=said)
+    story.to_dead_letter(client, "payments", *values, partition_key=story.EVIL, properties=said)
     return browser_of(client.root, allow_changes=True)
 
 
@@ -60,7 +60,7 @@ def values_of(client: pulsar.Client) -> list[bytes]:
 
 
 def test_a_letter_tells_all_that_is_known_of_it_as_text(client: pulsar.Client) -> None:
-    browser = bury(client, story.EVIL, "b")
+    browser = to_dead_letter(client, story.EVIL, "b")
     assert DLQ in page(browser, "/letters").all_of("a", "href")[-1]
     found = page(browser, PATH)
     assert found.all_of("script", "src") == ["/static/dashboard.js"]
@@ -75,7 +75,7 @@ def test_a_letter_tells_all_that_is_known_of_it_as_text(client: pulsar.Client) -
 
 
 def test_the_chosen_letters_go_back_and_the_others_stay(client: pulsar.Client) -> None:
-    browser = bury(client, "a", "b", "c")
+    browser = to_dead_letter(client, "a", "b", "c")
     ids = ids_on(browser)
     assert len(ids) == 3
     assert "1 went to persistent://public/default/payments" in sent(browser, id=[ids[1]])
@@ -85,7 +85,7 @@ def test_the_chosen_letters_go_back_and_the_others_stay(client: pulsar.Client) -
 
 
 def test_all_letters_go_back_and_only_once(client: pulsar.Client) -> None:
-    browser = bury(client, "a", "b")
+    browser = to_dead_letter(client, "a", "b")
     form = {**form_of(browser), "all": "1"}
     assert "2 went to persistent://public/default/payments" in sent(browser, all="1")
     story.advance(client, 1000)
@@ -96,14 +96,14 @@ def test_all_letters_go_back_and_only_once(client: pulsar.Client) -> None:
 
 
 def test_nothing_goes_back_where_nothing_was_chosen(client: pulsar.Client) -> None:
-    browser = bury(client, "a")
+    browser = to_dead_letter(client, "a")
     assert "No letter was chosen" in sent(browser)
     assert "is no message id" in sent(browser, id=["x"])
     assert values_of(client) == [b"a"]
 
 
 def test_a_dashboard_that_only_looks_changes_nothing(client: pulsar.Client) -> None:
-    bury(client, "a")
+    to_dead_letter(client, "a")
     browser = browser_of(client.root)
     assert "start the dashboard with --allow-changes" in words(page(browser, PATH))
     assert not ids_on(browser)
@@ -126,7 +126,7 @@ def test_a_dashboard_that_only_looks_changes_nothing(client: pulsar.Client) -> N
 def test_a_page_of_somewhere_else_changes_nothing(
     client: pulsar.Client, form: dict[str, str], headers: dict[str, str]
 ) -> None:
-    browser = bury(client, "a")
+    browser = to_dead_letter(client, "a")
     data = {**form_of(browser), "all": "1", **form}
     answer = browser.post("/redrive", data=data, headers=headers)
     assert answer.status_code == 403
@@ -137,18 +137,18 @@ def test_a_page_of_somewhere_else_changes_nothing(
 def test_without_a_broker_it_says_so_and_does_not_wait(
     client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    browser = bury(client, "a")
-    monkeypatch.setattr(letter_pages, "shows_life", lambda _: False)
+    browser = to_dead_letter(client, "a")
+    monkeypatch.setattr(letter_pages, "is_alive", lambda _: False)
     assert "No broker serves this root" in sent(browser, all="1")
 
 
 def test_a_page_reads_only_the_letters_that_it_shows(client: pulsar.Client, url: str) -> None:
-    count = LETTERS_A_PAGE * 2 + 3
-    bury(client, *(f"letter {number:03}" for number in range(count)))
+    count = DEAD_LETTERS_A_PAGE * 2 + 3
+    to_dead_letter(client, *(f"letter {number:03}" for number in range(count)))
     browser = browser_of(client.root)
     pages = [words(page(browser, f"{PATH}&page={number}")) for number in range(4)]
     found = [re.findall(r"value ?(letter \d+)", text) for text in pages]
-    assert [len(each) for each in found] == [LETTERS_A_PAGE, LETTERS_A_PAGE, 3, 0]
+    assert [len(each) for each in found] == [DEAD_LETTERS_A_PAGE, DEAD_LETTERS_A_PAGE, 3, 0]
     assert [*chain(*found)] == [f"letter {number:03}" for number in range(count)]
     assert f"26 to 50 of {count}" in pages[1]
 

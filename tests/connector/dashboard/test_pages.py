@@ -11,22 +11,22 @@ from flask.testing import FlaskClient
 
 import pulsar_spark
 from pulsar_spark import pulsar
-from pulsar_spark.connector.dashboard.followed_queue import FollowedQueue
-from pulsar_spark.connector.dashboard.topic_pages import TOPICS_A_PAGE, topic_rows
-from pulsar_spark.connector.dashboard.web_app import make_app
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.system.system_topics import DISPATCH
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.system_topics.system_topics import DISPATCH
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.tools.dashboard.followed_queue import FollowedQueue
+from pulsar_spark.connector.tools.dashboard.topic_pages import TOPICS_A_PAGE, topic_rows
+from pulsar_spark.connector.tools.dashboard.web_app import make_app
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.testing import Place
-from pulsar_spark.topic_name import TopicName
 from tests.connector.dashboard import story
 from tests.connector.dashboard.browsing import all_pages, page, pictures_of, words
 from tests.connector.dashboard.conftest import KEY, browser_of
 from tests.connector.topics import send
+from tests.golden import ROOT as GOLDEN_ROOT
 from tests.torture.world import EVENTS, prepared
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "root-v1" / "root"
 PAGES = (
     "/", "/topic?name=orders", "/subscription?topic=orders&name=billing",
     "/subscription?topic=orders&name=by-customer", "/letters",
@@ -45,10 +45,10 @@ def test_the_list_shows_each_topic_with_its_backlog(browser: FlaskClient) -> Non
 
 
 def test_a_topic_shows_its_subscriptions_its_past_and_what_is_delayed(
-    browser: FlaskClient, told: Place
+    browser: FlaskClient, reported: Place
 ) -> None:
-    stats = pulsar_spark.connector.statistics.pulsar_stats.topic_stats(
-        told.root, TopicName.parse("orders")
+    stats = pulsar_spark.connector.inspect.statistics.pulsar_stats.topic_stats(
+        reported.root, TopicName.parse("orders")
     )["subscriptions"]
     text = words(page(browser, "/topic?name=orders"))
     for name, kind in (("billing", "Shared"), ("by-customer", "Key_Shared")):
@@ -78,16 +78,16 @@ def test_a_key_shared_subscription_shows_its_ring(browser: FlaskClient) -> None:
     assert "bob" in ring
 
 
-def test_the_past_is_what_the_views_say_of_each_batch(told: Place) -> None:
-    queue = FollowedQueue(told.root)
+def test_the_past_is_what_the_views_say_of_each_batch(reported: Place) -> None:
+    queue = FollowedQueue(reported.root)
     queue.follow()
     points = queue.backlogs("persistent://public/default/orders")
     assert len(points) > 10
-    batches = pulsar_spark.dataset(told.service_url, view="batches").to_table()
+    batches = pulsar_spark.dataset(reported.service_url, view="batches").to_table()
     written = batches["written"].cast("int64").to_pylist()
     for batch, written_us in [*zip(batches["batch"].to_pylist(), written, strict=True)][::9]:
         rows = pulsar_spark.dataset(
-            told.service_url, "orders", view="subscriptions", as_of=batch
+            reported.service_url, "orders", view="subscriptions", as_of=batch
         ).to_table()
         expected = dict(
             zip(rows["subscription"].to_pylist(), rows["msg_backlog"].to_pylist(), strict=True)
@@ -124,8 +124,8 @@ def test_a_hostile_name_is_shown_as_it_is(browser: FlaskClient) -> None:
 # -- who may look ----------------------------------------------------------------------------------
 
 
-def test_nothing_is_shown_without_the_key(told: Place) -> None:
-    client = make_app(told.root, allow_changes=True, key=KEY).test_client()
+def test_nothing_is_shown_without_the_key(reported: Place) -> None:
+    client = make_app(reported.root, allow_changes=True, key=KEY).test_client()
     for path in (*PAGES, "/picture/x.svg", "/?key=another", "/?key=", "/?key=ü"):
         answer = client.get(path)
         assert answer.status_code == 403, path
@@ -144,8 +144,8 @@ def test_a_request_under_another_hosts_name_is_refused(browser: FlaskClient, hos
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7780", "localhost:7780", "LOCALHOST"])
-def test_this_machines_own_names_are_fine(told: Place, host: str) -> None:
-    client = make_app(told.root, allow_changes=False, key=KEY).test_client()
+def test_this_machines_own_names_are_fine(reported: Place, host: str) -> None:
+    client = make_app(reported.root, allow_changes=False, key=KEY).test_client()
     answer = client.get("/", query_string={"key": KEY}, headers={"Host": host})
     assert answer.status_code == 303
 
@@ -206,7 +206,7 @@ def test_a_damaged_topic_is_a_sentence_in_its_place_and_the_others_are_shown(
 
 
 def test_a_damaged_dispatch_is_a_sentence(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN, tmp_path / "root")
+    shutil.copytree(GOLDEN_ROOT, tmp_path / "root")
     folder = tmp_path / "root" / DISPATCH.storage_path / "data"
     for file in folder.rglob("*.parquet"):
         file.write_bytes(b"nothing")
@@ -222,16 +222,18 @@ def files_of(folder: Path) -> dict[Path, bytes]:
 
 
 def test_looking_changes_no_file(tmp_path: Path) -> None:
-    """Of a root whose broker was killed."""
-    shutil.copytree(GOLDEN, tmp_path / "root")
+    """Of a root whose broker was killed, and without a deleted topic, which has no page."""
+    shutil.copytree(GOLDEN_ROOT, tmp_path / "root", ignore=shutil.ignore_patterns("gone"))
     before = files_of(tmp_path)
     seen = all_pages(browser_of(Root(str(tmp_path / "root"), {}), allow_changes=True))
     assert len(seen) > 5
     assert files_of(tmp_path) == before
 
 
-def test_a_second_look_reads_only_what_is_new(told: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    browser = browser_of(told.root)
+def test_a_second_look_reads_only_what_is_new(
+    reported: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = browser_of(reported.root)
     page(browser, "/topic?name=orders")
     read = []
     original = LedgerFileReader.read_table
@@ -268,13 +270,13 @@ def test_of_many_topics_those_of_one_page_are_opened(tmp_path: Path) -> None:
 
 
 def test_a_dispatch_that_was_made_anew_is_followed_from_its_beginning(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN, tmp_path / "root")
+    shutil.copytree(GOLDEN_ROOT, tmp_path / "root")
     root = Root(str(tmp_path / "root"), {})
     browser = browser_of(root)
     before = words(page(browser, "/"))
     shutil.rmtree(tmp_path / "root" / DISPATCH.storage_path)
     assert words(page(browser, "/")) != before
-    shutil.copytree(GOLDEN / DISPATCH.storage_path, tmp_path / "root" / DISPATCH.storage_path)
+    shutil.copytree(GOLDEN_ROOT / DISPATCH.storage_path, tmp_path / "root" / DISPATCH.storage_path)
     assert words(page(browser, "/")) == before
 
 

@@ -8,24 +8,34 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pulsar_spark
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.sink.publishing import commit_as_one
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
+from pulsar_spark.broker.protocol.commands import (
+    InitialPosition,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.broker.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.broker.protocol.ready import Stepped
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.publishing.publishing import commit_as_one
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.runtime.topics.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
+from pulsar_spark.log.transaction_attempt import Transaction, TxnStatus
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from pulsar_spark.options.options import Scope
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import InitialPosition, Report, Subscribe, SubscriptionType
-from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.testing import ManualClock
-from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
-from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import (
     files_below,
@@ -74,7 +84,7 @@ def backlog(root: Path | str, of: TopicPartition = ABOUT) -> int:
     stepped = [
         item
         for each in found
-        if each.record.about == of and isinstance(item := each.record.item(), Stepped)
+        if each.record.topic_partition == of and isinstance(item := each.record.item(), Stepped)
     ]
     return int(dict(stepped[-1].backlogs)["s"])
 
@@ -141,13 +151,13 @@ def test_a_transaction_that_is_open_on_one_topic_holds_the_broker_up_for_none(
     done = PositionSet.of([(0, 0), (1, 0)])
     report = Report("s", "c", 1, acknowledged=Cursor().acknowledge(done), permits=100)
     command = Subscribe("s", "c", 1, initial_position=InitialPosition.EARLIEST, permits=100)
-    about = ABOUT._replace(topic="persistent://public/default/other")
+    topic_partition = ABOUT._replace(topic="persistent://public/default/other")
     commands = SystemTopic(place, COMMANDS)
-    commands.append([Record.of(ABOUT, "s", report), Record.of(about, "s", command)])
+    commands.append([Record.of(ABOUT, "s", report), Record.of(topic_partition, "s", command)])
     begun_ms = clock.wall_ms()
     loop.until_quiet()
     assert clock.wall_ms() < begun_ms + timeout_ms, "the broker waited for the transaction"
-    assert (backlog(root), backlog(root, about)) == (1, 1)
+    assert (backlog(root), backlog(root, topic_partition)) == (1, 1)
     clock.advance(timeout_ms)
     assert len(ledger_of(root, "t").ledgers(0)) == 3, "they are trimmed with the next ones"
 
@@ -202,14 +212,14 @@ def test_foreach_batch_publishes_and_acknowledges_once(
     send(root, "t", numbers(0, 8), batchingEnabled=False)
 
     def twice(batch: DataFrame, batch_id: int) -> None:
-        for told in (0, 2):
+        for reported in (0, 2):
             with pulsar_spark.transaction(batch_id=batch_id, service_url=str(root)) as txn:
                 txn.write(batch.selectExpr("value"), topic="results")
                 txn.write(batch.selectExpr("value", "'other' as topic"))
                 txn.write(batch.where("entry_id = 1").selectExpr("value"), topic="results")
                 txn.acknowledge(batch.where("entry_id > 2"), "s")
                 txn.acknowledge_cumulative(batch.where("entry_id = 2"), "s2")
-                assert len(said(root)) == told
+                assert len(said(root)) == reported
 
     writer = read(spark, root, stream=True).writeStream.foreachBatch(twice)
     writer = writer.option("checkpointLocation", str(tmp_path / "c"))

@@ -17,20 +17,25 @@ from pyspark.errors import PySparkException
 
 import pulsar_spark
 from pulsar_spark import RetryLater
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.functions.processing import Message, Processor, messages_of
-from pulsar_spark.connector.spark.child_process import ChildProcess
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidMessageError
-from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.protocol.policies import (
+from pulsar_spark.broker.protocol.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.broker.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     MultiplierRedeliveryBackoff,
 )
-from pulsar_spark.protocol.ready import Stepped
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.broker.protocol.ready import Stepped
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.functions.processing import Message, Processor, messages_of
+from pulsar_spark.connector.spark.process.child_process import ChildProcess
+from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, send
 from tests.waiting import eventually
@@ -377,7 +382,7 @@ def test_a_child_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> Non
     code = (
         "import os, signal, sys\n"
         "from tests.connector.functions.test_processing import batch_of\n"
-        "from pulsar_spark.connector.functions.processing import Processor\n"
+        "from pulsar_spark.connector.spark.functions.processing import Processor\n"
         "def hang(message):\n"
         "    print(os.getpid(), flush=True)\n"
         "    signal.pause()\n"
@@ -418,9 +423,9 @@ def test_errors_of_processing_end_in_the_dead_letter(
         (rows,) = Processor(obedient)(iter([batch]))
         write(place, dict(zip(rows.schema.names, rows.columns, strict=True)))
         loop.until_quiet()
-    ((letters),) = Run(root, topic="t-s-DLQ", startingOffsets="earliest",
+    ((dead_letters),) = Run(root, topic="t-s-DLQ", startingOffsets="earliest",
                        includeProperties="true").all()  # fmt: skip
-    (letter,) = letters.messages
+    (letter,) = dead_letters.messages
     assert letter["value"] == b"exit"
     assert dict(letter["properties"])["ERROR"] == "its process exited with 3"
     dispatch = SystemTopic(place, DISPATCH)

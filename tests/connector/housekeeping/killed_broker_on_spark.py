@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.housekeeping import housekeeper
-from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.housekeeping import housekeeper
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.tools.command_line.command_line import main
 
 
 def compact_and_die(*given: Any, **named: Any) -> Any:

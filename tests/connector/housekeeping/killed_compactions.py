@@ -21,16 +21,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.reading.partition_view import PartitionView
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
+from pulsar_spark.model.positions.position import EARLIEST
+from pulsar_spark.model.positions.position_set import PositionSet
 from pulsar_spark.options.options import Options
-from pulsar_spark.positions.position import EARLIEST
-from pulsar_spark.positions.position_set import PositionSet
 from tests.connector.topic_log.killed_writers import confirm, fork, topic
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import FOLDER, messages, write
@@ -145,7 +145,7 @@ def compare(folder: Path, seed: int) -> str:
     """Assert that the compacted part is the fold, and that all behind it is there, in order."""
     ledger = topic(folder)
     check_state(ledger.state)
-    told = []
+    reported = []
     for partition in range(PARTITIONS):
         confirmed = sum(map(int, (folder / f"writer-{partition}.txt").read_text().split()))
         before, behind = found(ledger, partition)
@@ -161,8 +161,8 @@ def compare(folder: Path, seed: int) -> str:
             if put.key is not None and put.value and latest[put.key] == number
         ]  # fmt: skip
         assert before == kept, f"up to the horizon, partition {partition}: {before}, not {kept}"
-        told.append(f"{stop} messages, {len(kept)} of {horizon} kept")
-    return "; ".join(told)
+        reported.append(f"{stop} messages, {len(kept)} of {horizon} kept")
+    return "; ".join(reported)
 
 
 def tidied(folder: Path) -> None:

@@ -11,22 +11,22 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.housekeeping import compaction
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.sink.message_writer import write_messages
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.source.stream_reader import PulsarliteReader
-from pulsar_spark.connector.source.typed_values import read_values
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.housekeeping import compaction
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.publishing.message_writer import write_messages
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.stream_reader import PulsarliteReader
+from pulsar_spark.connector.spark.typed_values import read_values
 from pulsar_spark.errors import CorruptFileError, DataLossError
+from pulsar_spark.log.ledger_commit import Commit
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import Position
 from pulsar_spark.options.options import Scope
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import Position
 from pulsar_spark.testing import ManualClock
-from pulsar_spark.topic_log.ledger_commit import Commit
 from tests.connector.reading import Message, Run
 from tests.connector.sink.test_chunked_messages import NOW_US, send_rows
 from tests.connector.topic_log.state_check import check_state

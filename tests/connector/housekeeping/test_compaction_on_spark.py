@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from pulsar_spark.connector.housekeeping.compaction import backlog_bytes, compact
-from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
-from pulsar_spark.connector.topic_log.policies import Policies
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.housekeeping.compaction import backlog_bytes, compact
+from pulsar_spark.connector.runtime.housekeeping.housekeeper import Housekeeper
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.runtime.topics.topics import Root
 from tests.connector.housekeeping.test_compaction import put
 from tests.connector.housekeeping.test_housekeeper import compacted, everything
 from tests.connector.plain_broker import PlainBroker
@@ -109,7 +109,7 @@ def test_a_broker_that_is_killed_while_it_compacts_has_changed_nothing_and_the_n
     state = ledger_of(root, "t").state
     assert (state.number, everything(str(root))) == (number, before)
     assert len([*(root / "persistent/public/default/t/data").iterdir()]) == 2, "begun, not named"
-    Housekeeper(Root(str(root), {})).turn()
+    Housekeeper(Root(str(root), {})).run_once()
     state = ledger_of(root, "t").state
     assert backlog_bytes(state, 0) == 0
     assert compacted(str(root)) == ["k1=97", "k2=98", "k3=99"]

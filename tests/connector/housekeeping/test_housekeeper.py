@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.housekeeping.housekeeper import FILES_TO_MERGE, Housekeeper
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.housekeeping.housekeeper import FILES_TO_MERGE, Housekeeper
+from pulsar_spark.connector.runtime.topics.ledger_store import FILE_GRACE_MS, LedgerStore
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.topic_log.ledger_store import FILE_GRACE_MS, LedgerStore
-from pulsar_spark.connector.topic_log.policies import Policies
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.testing import ManualClock, Place
 from tests.connector.reading import messages
 from tests.connector.topic_log.state_check import check_state
@@ -145,7 +145,7 @@ def read(reader: pulsar.Reader) -> pulsar.Message | None:
 @pytest.mark.usefixtures("stores")
 def test_only_partitions_above_the_threshold_are_compacted() -> None:
     store, root = meddled()
-    Housekeeper(root).turn()
+    Housekeeper(root).run_once()
     state = ledger_of(store.root, "t").state
     assert state.partition(0).compacted is not None
     assert state.partition(1).compacted is None
@@ -168,7 +168,7 @@ def test_one_that_is_killed_at_any_change_leaves_what_the_next_can_finish(
 
         store.at_change = kill
         try:
-            Housekeeper(root).turn()
+            Housekeeper(root).run_once()
         except KilledError:
             killed += 1
         store.at_change = lambda _number, _after: None
@@ -176,9 +176,9 @@ def test_one_that_is_killed_at_any_change_leaves_what_the_next_can_finish(
         ledger = ledger_of(store.root, "t")
         keeper = Housekeeper(root)
         ledger.store.clock.advance(days=2)  # type: ignore[attr-defined]
-        keeper.turn()
+        keeper.run_once()
         ledger.store.clock.advance(hours=2)  # type: ignore[attr-defined]
-        keeper.turn()
+        keeper.run_once()
         assert everything(store.root) == before, at
         assert compacted(store.root) == ["a=031", "b=031", "c=1"], at
         ledger.refresh()
@@ -200,11 +200,11 @@ def test_of_two_that_compact_at_once_one_is_given_up() -> None:
         others.append(len(compact(ledger_of(store.root, "t"))))
 
     store.at_read = other
-    Housekeeper(root).turn()
+    Housekeeper(root).run_once()
     assert others == [2]
     assert compacted(store.root) == ["a=031", "b=031", "c=1"]
     store.clock.advance(days=2)  # type: ignore[attr-defined]
-    Housekeeper(root).turn()
+    Housekeeper(root).run_once()
     assert compacted(store.root) == ["a=031", "b=031", "c=1"]
 
 
@@ -213,7 +213,7 @@ def test_one_that_is_to_end_gives_up_the_compaction_that_is_under_way() -> None:
     store, root = meddled()
     keeper, commits = Housekeeper(root), ledger_of(store.root, "t").state.number
     store.at_read = keeper.end
-    keeper.turn()
+    keeper.run_once()
     assert ledger_of(store.root, "t").state.number == commits
     assert len(list(store.files(f"{T}/data"))) == FILES_TO_MERGE + 1
 
@@ -226,7 +226,7 @@ def test_what_is_in_trouble_or_held_up_keeps_nobody_waiting(
     send(store.root, "broken", ["a"])
     store.touch("persistent/public/default/broken/_log/00000000000000000001.json", b"{")
     now_ms = store.clock.wall_ms()
-    Housekeeper(root).turn()
+    Housekeeper(root).run_once()
     assert ledger_of(store.root, "t").state.partition(0).compacted is not None
     assert re.search(r"leaves persistent://public/default/broken for later", caplog.text)
     assert store.clock.wall_ms() == now_ms
@@ -304,7 +304,7 @@ def test_a_topic_whose_log_ends_in_an_open_transaction_is_left_as_it_is() -> Non
         log = ledger_of(store.root, name)
         log.store.touch(f"{log.folder}/data/.tmp-1", b"")
     before, now_ms = ledger_of(store.root, TOPICS[0]).state.number, store.clock.wall_ms()
-    Housekeeper(root).turn()
+    Housekeeper(root).run_once()
     assert ledger_of(store.root, TOPICS[0]).state.number == before
     assert ledger_of(store.root, "t").state.partition(0).compacted is not None
     assert store.clock.wall_ms() == now_ms

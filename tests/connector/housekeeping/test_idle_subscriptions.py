@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.admin.admin import Admin
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.system.system_topics import SystemTopic
-from pulsar_spark.connector.topic_log.policies import Policies
+from pulsar_spark.connector.runtime.system_topics.system_topics import SystemTopic
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.tools.admin.admin import Admin
+from pulsar_spark.connector.tools.command_line.command_line import main
 from pulsar_spark.testing import Place
 from tests.connector.topics import send
 

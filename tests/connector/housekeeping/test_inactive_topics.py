@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
+from pulsar_spark.connector.runtime.housekeeping.housekeeper import Housekeeper
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.policies import Policies
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.testing import Place
-from pulsar_spark.topic_name import TopicName
 from tests.connector.topics import ledger_of, send
 
 NAMES = ("quiet", "busy", "held", "read")
@@ -129,6 +129,6 @@ def test_what_a_killed_process_has_deleted_by_half_is_deleted(place: Place) -> N
     ledger_of(place.service_url, "quiet").delete()
     files = "persistent/public/default/quiet/data"
     assert list(place.root.store.files(files))
-    Housekeeper(Root(place.service_url, {})).turn()
+    Housekeeper(Root(place.service_url, {})).run_once()
     assert not list(place.root.store.files(files))
     assert isinstance(place.root.store, MemoryStore)

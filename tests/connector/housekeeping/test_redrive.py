@@ -14,13 +14,13 @@ import pytest
 
 import pulsar_spark
 from pulsar_spark import pulsar
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.housekeeping.redrive import Redrive, Wanted
+from pulsar_spark.connector.runtime.housekeeping.redrive import DeadLetterFilter, Redrive
 from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.tools.command_line.command_line import main
 from pulsar_spark.errors import InvalidOptionError, InvalidTxnStatusError, TopicNotFoundError
+from pulsar_spark.log.ledger_log import TERMINATED
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.pulsar.schema import StringSchema
-from pulsar_spark.topic_log.ledger_log import TERMINATED
-from pulsar_spark.topic_name import TopicName
 from tests.connector.client.clients import EARLIEST, REPOSITORY, all_of, received, shared, subscribe
 from tests.connector.client.conftest import client, url
 
@@ -29,7 +29,7 @@ DLQ = "t-s-DLQ"
 TOPIC = "persistent://public/default/t"
 
 
-def bury(client: pulsar.Client, *values: str, **said: Any) -> None:
+def to_dead_letter(client: pulsar.Client, *values: str, **said: Any) -> None:
     """Publish these, and have them buried by subscription s, each with the error that it says."""
     subscribe(client, name="all").close()  # keeps them to be looked at
     producer = client.create_producer("t")
@@ -58,29 +58,38 @@ def reader(client: pulsar.Client, topic: str = "t") -> list[pulsar.Message]:
     return all_of(subscribe(client, topic=topic, name="all"))
 
 
-def heard(client: pulsar.Client) -> None:
+def observed(client: pulsar.Client) -> None:
     """Let the broker take in what was said."""
     clock = client.root.clock
     assert isinstance(clock, ManualClock)
     clock.advance(1000)
 
 
+def test_a_redrive_of_a_topic_without_dead_letters_leaves_no_subscription(
+    url: str, client: pulsar.Client
+) -> None:
+    subscribe(client, name="all")
+    client.create_producer("t").send(b"a")
+    assert redrive(url, "t").dead_letters == 0
+    assert [each.name for each in client.topic_stats("t").subscriptions] == ["all"]
+
+
 def test_letters_go_back_as_they_were_and_only_once(url: str, client: pulsar.Client) -> None:
     said: dict[str, Any] = {"partition_key": "k", "ordering_key": "o", "event_timestamp": 5,
             "properties": {"traceparent": "00-1-2-01", "own": "1"}}  # fmt: skip
-    bury(client, "a", "b", **said)
+    to_dead_letter(client, "a", "b", **said)
     looked = redrive(url, dry_run=True)
-    assert (looked.letters, looked.redriven, looked.left) == (2, {TOPIC: 2}, {})
+    assert (looked.dead_letters, looked.redriven, looked.left) == (2, {TOPIC: 2}, {})
     done = redrive(url)
-    assert (done.letters, done.redriven, done.left) == (2, {TOPIC: 2}, {})
+    assert (done.dead_letters, done.redriven, done.left) == (2, {TOPIC: 2}, {})
     found = reader(client)
     assert [each.data() for each in found] == [b"a", b"b"] * 2
     first, again = found[0], found[2]
     for what in ("partition_key", "ordering_key", "event_timestamp", "properties"):
         assert getattr(first, what)() == getattr(again, what)(), what
-    assert redrive(url).letters == 0
-    heard(client)
-    assert redrive(url, dry_run=True).letters == 0
+    assert redrive(url).dead_letters == 0
+    observed(client)
+    assert redrive(url, dry_run=True).dead_letters == 0
     consumer = shared(client)
     assert [(each.data(), each.redelivery_count()) for each in all_of(consumer)] == [
         (b"a", 0), (b"b", 0),
@@ -89,26 +98,29 @@ def test_letters_go_back_as_they_were_and_only_once(url: str, client: pulsar.Cli
 
 def test_only_letters_that_match_go_back(url: str, client: pulsar.Client) -> None:
     for number in range(4):
-        bury(client, f"error {number}", partition_key=f"k{number}", properties={"n": str(number)})
+        to_dead_letter(
+            client, f"error {number}", partition_key=f"k{number}", properties={"n": str(number)}
+        )
     other = datetime.fromtimestamp(client.root.clock.wall_ms() / 1000, timezone.utc)
     matching: list[tuple[dict[str, Any], int]] = [
         ({"error": "error 2"}, 1), ({"error": "nothing"}, 0), ({"key": "k1"}, 1),
         ({"properties": {"n": "3"}}, 1), ({"properties": {"n": "3"}, "key": "k1"}, 0),
         ({"reason": "rejected"}, 4), ({"reason": "ack timeout"}, 0), ({"origin_topic": "t"}, 4),
-        ({"origin_topic": "other"}, 0), ({"buried_by": "s"}, 4), ({"buried_by": "x"}, 0),
+        ({"origin_topic": "other"}, 0), ({"dead_lettered_by": "s"}, 4),
+        ({"dead_lettered_by": "x"}, 0),
         ({"message_ids": ["0:0:0", "2:0:0:0"]}, 2), ({"since": other}, 0), ({"until": other}, 4),
     ]  # fmt: skip
-    for wanted, count in matching:
-        assert redrive(url, dry_run=True, **wanted).letters == count, wanted
+    for requested, count in matching:
+        assert redrive(url, dry_run=True, **requested).dead_letters == count, requested
     assert redrive(url, key="k1").redriven == {TOPIC: 1}
-    heard(client)
-    assert redrive(url, dry_run=True).letters == 3
+    observed(client)
+    assert redrive(url, dry_run=True).dead_letters == 3
     assert redrive(url).redriven == {TOPIC: 3}
     assert [each.data()[-1:] for each in reader(client)][4:] == [b"1", b"0", b"2", b"3"]
 
 
 def test_what_can_not_be_wanted_is_refused(url: str, client: pulsar.Client) -> None:
-    bury(client, "a")
+    to_dead_letter(client, "a")
     with pytest.raises(InvalidOptionError, match="No reason 'reject': there is rejected, ack"):
         redrive(url, reason="reject")
     with pytest.raises(InvalidOptionError, match="no time zone"):
@@ -134,7 +146,9 @@ def test_a_key_goes_back_in_its_order_over_partitions_and_parts(
         for message in reversed(all_of(consumer, 5000)):  # a letter and an error each
             consumer.negative_acknowledge(message, error=message.data().decode())
     all_of(consumer, 2000)
-    monkeypatch.setattr("pulsar_spark.connector.housekeeping.redrive.LETTERS_AT_ONCE", 7)
+    monkeypatch.setattr(
+        "pulsar_spark.connector.runtime.housekeeping.redrive.DEAD_LETTERS_A_TRANSACTION", 7
+    )
     assert redrive(url).redriven == {TOPIC: 30}
     found = reader(client)
     assert len(found) == 60
@@ -153,20 +167,20 @@ def test_letters_of_several_topics_and_subscriptions_go_each_to_its_own(
         rejected(client, topic, name, dead_letter_topic="dead")
     full = "persistent://public/default/{}".format
     assert redrive(url, "dead", dry_run=True).redriven == {full("a"): 3, full("b"): 1}
-    assert redrive(url, "dead", buried_by="y").redriven == {full("a"): 2}
+    assert redrive(url, "dead", dead_lettered_by="y").redriven == {full("a"): 2}
     assert redrive(url, "dead", origin_topic="b", to="a").redriven == {full("a"): 1}
     assert redrive(url, "dead").redriven == {full("a"): 1}
 
 
 def test_what_is_no_letter_stays(url: str, client: pulsar.Client) -> None:
-    bury(client, "a")
+    to_dead_letter(client, "a")
     client.create_producer(DLQ).send(b"x")
-    assert redrive(url).letters == 1
+    assert redrive(url).dead_letters == 1
     assert received(client.subscribe(DLQ, "redrive", initial_position=EARLIEST)) == [b"x"]
 
 
 def test_letters_whose_topic_refuses_them_stay_and_say_why(url: str, client: pulsar.Client) -> None:
-    bury(client, "a")
+    to_dead_letter(client, "a")
     client.create_producer("t", schema=StringSchema()).send("x")
     pulsar_spark.Policies("t", service_url=url).set(schema_validation_enforced=True)
     done = redrive(url)
@@ -179,7 +193,7 @@ def test_letters_whose_topic_refuses_them_stay_and_say_why(url: str, client: pul
 
 
 def test_letters_whose_topic_is_gone_stay_or_go_elsewhere(url: str, client: pulsar.Client) -> None:
-    bury(client, "a")
+    to_dead_letter(client, "a")
     producer = client.create_producer(DLQ)
     origin = {"REAL_TOPIC": "persistent://public/default/gone", "ORIGIN_MESSAGE_ID": "no id"}
     producer.send(b"x", properties=origin)
@@ -193,9 +207,9 @@ def test_letters_whose_topic_is_gone_stay_or_go_elsewhere(url: str, client: puls
 
 
 def test_a_newer_redrive_stops_an_older_one(url: str, client: pulsar.Client) -> None:
-    bury(client, "a")
+    to_dead_letter(client, "a")
     root = client.root
-    slow = Redrive(root, TopicName.parse(DLQ), Wanted())
+    slow = Redrive(root, TopicName.parse(DLQ), DeadLetterFilter())
 
     def overtaken(_doing: str, _total: int) -> Any:
         assert redrive(url).redriven == {TOPIC: 1}
@@ -222,7 +236,7 @@ def test_a_redrive_that_is_killed_anywhere_sends_each_letter_once(tmp_path: Path
 def test_the_command_says_what_went_where_and_what_stayed(
     url: str, client: pulsar.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bury(client, "a", "b", partition_key="k", properties={"x": "1"})
+    to_dead_letter(client, "a", "b", partition_key="k", properties={"x": "1"})
     gone = {"REAL_TOPIC": "persistent://public/default/gone", "ORIGIN_MESSAGE_ID": "0:0:0"}
     client.create_producer(DLQ).send(b"c", properties=gone)
 
@@ -235,7 +249,7 @@ def test_the_command_says_what_went_where_and_what_stayed(
     assert (status, text) == (0, f"2 would go to {TOPIC}\n")
     status, text = said("--error", "a", "--id", "0:0:0", "--id", "0:1:0", "--json")
     assert json.loads(text) == {
-        "topic": f"{TOPIC}-s-DLQ", "subscription": "redrive", "dry_run": False, "letters": 1,
+        "topic": f"{TOPIC}-s-DLQ", "subscription": "redrive", "dry_run": False, "dead_letters": 1,
         "redriven": {TOPIC: 1}, "left": {},
     }  # fmt: skip
     status, text = said()
@@ -251,7 +265,7 @@ def test_the_command_says_what_went_where_and_what_stayed(
 
 
 def test_whoever_is_given_the_letters_has_them(url: str, client: pulsar.Client) -> None:
-    bury(client, "a")
+    to_dead_letter(client, "a")
     consumer = shared(client, topic=DLQ, name="redrive")
     with pytest.raises(InvalidOptionError, match="has consumers"):
         redrive(url)
@@ -260,7 +274,7 @@ def test_whoever_is_given_the_letters_has_them(url: str, client: pulsar.Client) 
 
 
 def test_letters_whose_topic_was_terminated_stay(url: str, client: pulsar.Client) -> None:
-    bury(client, "a")
+    to_dead_letter(client, "a")
     settings = {TERMINATED: True}
     client.root.open(TopicName.parse("t")).change_settings(lambda held: {**held, **settings})
     done = redrive(url)

@@ -7,18 +7,21 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
-from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.runtime.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.topics import transaction_commit
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.runtime.topics.transaction_decisions import (
+    Decision,
+    TransactionDecisions,
+)
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, ManualClock
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log import transaction_commit
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.topic_log.transaction_decisions import Decision, TransactionDecisions
 from pulsar_spark.errors import CorruptFileError, InvalidTxnStatusError
+from pulsar_spark.log.transaction_attempt import ANONYMOUS, Transaction, TxnStatus
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Scope
-from pulsar_spark.topic_log.transaction_attempt import ANONYMOUS, Transaction, TxnStatus
-from pulsar_spark.topic_name import TopicName
 from tests.connector.topic_log.stores import values_of
 from tests.connector.topic_log.test_transactions import (
     TOPICS,

@@ -9,20 +9,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.ledger_files.content_digest import ContentDigest, content_digest
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.storage.data_files.content_digest import ContentDigest, content_digest
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.positions.ledger_info import LedgerSum
-from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT
+from pulsar_spark.log.ledger_commit import COMMIT_FORMAT
+from pulsar_spark.model.positions.ledger_info import LedgerSum
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import FOLDER, publish, rewrite
 from tests.connector.topics import ledger_of, send
+from tests.golden import ROOT
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 Row = tuple[str | None, bytes | None]
 
 
@@ -110,11 +110,10 @@ def test_a_merge_refuses_rows_that_are_not_those_that_were_published(tmp_path: P
         LedgerStore(altered).merge_small_files()
 
 
-@pytest.mark.parametrize("golden", ["log-v1", "log-v2"])
 def test_what_was_published_is_what_is_there_and_what_was_removed(
-    tmp_path: Path, golden: str
+    tmp_path: Path,
 ) -> None:
-    root = shutil.copytree(GOLDEN / golden, tmp_path / "root")
+    root = shutil.copytree(ROOT, tmp_path / "root")
     store = open_store(str(root))
     ledger = ManagedLedger.open_anew(store, FOLDER)
     ledger.write_snapshot()
@@ -134,17 +133,3 @@ def test_what_was_published_is_what_is_there_and_what_was_removed(
         assert removed.messages >= 6
         ledger.write_snapshot()
         ledger = ManagedLedger.open_anew(store, FOLDER)
-
-
-def test_a_topic_of_the_digests_first_form_is_merged(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "digest-first", tmp_path / "root")
-    ledger = ManagedLedger.open(
-        open_store(str(tmp_path / "root")), "persistent/public/default/orders"
-    )
-    with ledger.reader() as reader:
-        before = [reader.read_table(each, ["key", "value"]) for each in ledger.ledgers(0)]
-    assert LedgerStore(ledger).merge_small_files() is not None
-    with ledger.reader() as reader:
-        after = [reader.read_table(each, ["key", "value"]) for each in ledger.ledgers(0)]
-    assert len(before) > 1
-    assert before == after

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pulsar_spark.connector.ledger_files import ledger_file
-from pulsar_spark.connector.ledger_files.ledger_file import (
+from pulsar_spark.connector.storage.data_files import ledger_file
+from pulsar_spark.connector.storage.data_files.ledger_file import (
     COMPRESSION_TYPES,
     MESSAGE_SCHEMA,
     LedgerFileReader,
@@ -29,7 +27,7 @@ from pulsar_spark.errors import (
     InvalidMessageError,
     ObjectNotFoundError,
 )
-from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
+from pulsar_spark.model.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
 
 FOLDER = "persistent/public/default/files"
 
@@ -195,33 +193,6 @@ def test_a_file_with_fewer_rows_than_the_log_says_is_damaged(store: ObjectStore)
     file = write(store, rows(10))
     with pytest.raises(CorruptFileError, match="10 rows, and the log says"):
         LedgerFileReader(store, FOLDER, "t").read_table(ledger(file, 5, 10), ["value"])
-
-
-def test_no_footer_of_a_file_without_checksums_ends_the_process() -> None:
-    """These bits make the getters of Arrow's metadata end it; others are flipped elsewhere."""
-    code = """
-from pathlib import Path
-from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
-from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
-
-(old,) = Path("tests/golden/log-v1").rglob("data/*.parquet")
-ledger = LedgerInfo(0, 0, old.name, 0, BatchSizes.of([1]), 4, 1, 1)
-for byte, bit in ((307, 2), (319, 5), (344, 0), (345, 4), (437, 6), (494, 6)):
-    data = bytearray(old.read_bytes())
-    data[byte] ^= 1 << bit
-    store = MemoryStore("memory://flipped")
-    store.put_if_absent(f"t/{old.name}", bytes(data))
-    for columns in (("value",), MESSAGE_SCHEMA.names):
-        try:
-            print(LedgerFileReader(store, "t", "t").read_table(ledger, columns).num_rows)
-        except CorruptFileError:
-            print("told")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("told") >= 6
 
 
 def test_a_missing_file_is_told_from_a_damaged_one(store: ObjectStore) -> None:

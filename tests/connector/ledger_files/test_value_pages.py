@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_spark.connector.ledger_files.block_checksums import CheckedInput
-from pulsar_spark.connector.ledger_files.row_groups import RowGroups
-from pulsar_spark.connector.ledger_files.value_pages import value_pages
+from pulsar_spark.connector.storage.data_files.block_checksums import CheckedInput
+from pulsar_spark.connector.storage.data_files.row_groups import RowGroups
+from pulsar_spark.connector.storage.data_files.value_pages import value_pages
 
 LENGTHS = "DELTA_LENGTH_BYTE_ARRAY"
 

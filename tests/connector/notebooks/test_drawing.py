@@ -12,7 +12,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from pulsar_spark import pictures
-from pulsar_spark.connector.notebooks import drawing
+from pulsar_spark.connector.runtime.system_topics import message_strip
+from pulsar_spark.connector.tools.notebooks import drawing
 from pulsar_spark.errors import MissingPackageError
 
 DARK, LIGHT = "#111111", "#ffffff"
@@ -60,22 +61,22 @@ def test_text_and_colours_are_legible_on_light_and_on_dark(colour: str, page: st
 
 
 def test_a_single_hole_among_many_messages_is_seen() -> None:
-    states = np.full(100_000, drawing.ACKNOWLEDGED, np.int8)
-    states[54_321] = drawing.UNREAD
-    assert drawing.strip_text({0: states}).count("·") == 1
-    assert len(drawing.strip_text({0: states})) == drawing.MOST_CHARACTERS
+    states = np.full(100_000, message_strip.ACKNOWLEDGED, np.int8)
+    states[54_321] = message_strip.UNREAD
+    assert message_strip.strip_text({0: states}).count("·") == 1
+    assert len(message_strip.strip_text({0: states})) == message_strip.MOST_CHARACTERS
 
 
 def test_a_strip_in_characters_has_one_a_message_in_order_of_ledgers() -> None:
     states = {7: np.array([1, 0], np.int8), 3: np.array([3, 2], np.int8)}
-    assert drawing.strip_text(states) == "█○▒·"
-    assert drawing.strip_text({}) == ""
+    assert message_strip.strip_text(states) == "█○▒·"
+    assert message_strip.strip_text({}) == ""
 
 
 def test_cursors_of_one_strip_stand_below_each_other_message_by_message() -> None:
     before = {3: np.array([3, 1], np.int8)}
     after = {4: np.array([1, 0, 0], np.int8)}  # ledger 3 was trimmed, ledger 4 came
-    grid = drawing._aligned([before, after])
+    grid = message_strip.aligned([before, after])
     assert grid.tolist() == [[3, 1, 4, 4, 4], [3, 3, 1, 0, 0]]
 
 

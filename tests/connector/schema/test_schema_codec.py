@@ -35,10 +35,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.connector.schema.schema_codec import decoder, encoder
-from pulsar_spark.connector.schema.schema_types import check_fits, definition_of, spark_type
+from pulsar_spark.connector.runtime.schema.schema_codec import decoder, encoder
+from pulsar_spark.connector.spark.schema_types import check_fits, definition_of, spark_type
 from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
 
 RECORDS = [SchemaType.JSON, SchemaType.AVRO]
 
@@ -295,6 +295,19 @@ def test_what_is_no_such_avro_record_does_not_fit(data: bytes) -> None:
     values, reasons = read(schema, [data, b"\x02\x02a"])
     assert values == [None, {"x": "a"}]
     assert list(reasons) == [0]
+
+
+@pytest.mark.parametrize("index", [-1, -2, 2])
+def test_an_index_that_an_enum_does_not_have_is_no_symbol(index: int) -> None:
+    writer = SchemaInfo(SchemaType.AVRO, record(("x", COLOURS), ("y", ["null", COLOURS["name"]])))
+    newer = SchemaInfo(SchemaType.AVRO, record(("y", ["null", COLOURS]), ("x", "c")))
+    number = io.BytesIO()
+    fastavro.schemaless_writer(number, "int", index)
+    values: list[bytes | None] = [number.getvalue() + b"\0", b"\2\2\2"]
+    for reader in (writer, newer):
+        found, reasons = read(reader, values, writer)
+        assert found == [None, {"x": "BLUE", "y": "BLUE"}]
+        assert list(reasons) == [0]
 
 
 @pytest.mark.parametrize("kind", RECORDS)

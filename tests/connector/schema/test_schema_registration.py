@@ -10,17 +10,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from pulsar_spark.connector.schema.schema_registration import SinkSchema, look_ahead, register
-from pulsar_spark.connector.schema.schema_types import definition_of
-from pulsar_spark.connector.sink.stream_writer import sink_schema
+from pulsar_spark.connector.runtime.schema.schema_registration import (
+    SinkSchema,
+    look_ahead,
+    register,
+)
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.policies import change_policies
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.schema_types import definition_of
+from pulsar_spark.connector.spark.stream_writer import sink_schema
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.policies import change_policies
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError, IncompatibleSchemaError
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.topic_name import NamespaceName, TopicName
+from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.model.topic_name import NamespaceName, TopicName
 from tests.connector.topics import files_below, ledger_of, options_of, send
 
 TOPIC = TopicName.parse("t")

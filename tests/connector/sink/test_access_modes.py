@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.producer_connection import claim_of, connect
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
+from pulsar_spark.log.producer_registry import FENCED_RUNS, ProducerRegistry
 from pulsar_spark.options.options import Scope
-from pulsar_spark.topic_log.producer_registry import FENCED_RUNS, ProducerRegistry
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of, send, written
 from tests.waiting import eventually

@@ -13,27 +13,27 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
-from pulsar_spark.connector.ledger_files.row_groups import CUT_ROW_GROUP_BYTES
-from pulsar_spark.connector.sink.message_chunking import chunk_runs
-from pulsar_spark.connector.source.stream_reader import PulsarliteReader, PulsarliteStreamReader
-from pulsar_spark.connector.source.typed_values import read_values
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.publishing.message_chunking import chunk_runs
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.stream_reader import PulsarliteReader, PulsarliteStreamReader
+from pulsar_spark.connector.spark.typed_values import read_values
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileWriter
+from pulsar_spark.connector.storage.data_files.row_groups import CUT_ROW_GROUP_BYTES
+from pulsar_spark.connector.tools.command_line.command_line import main
 from pulsar_spark.errors import (
     CorruptFileError,
     DataLossError,
     InvalidMessageError,
     InvalidOptionError,
 )
+from pulsar_spark.log.publication import NewLedger
+from pulsar_spark.model.positions.ledger_info import BatchSizes
+from pulsar_spark.model.positions.message_id import MessageId
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Scope
-from pulsar_spark.positions.ledger_info import BatchSizes
-from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.topic_log.publication import NewLedger
-from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import Run
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send
@@ -177,10 +177,10 @@ def test_a_chunked_message_s_id_is_pulsar_s_and_reading_can_start_at_it(root: Pa
     send(root, "t", ["a" * 25, "b" * 25, "c"], **CHUNKED)
     message_id = MessageId.parse("0:3:0;0:5:0")
     assert message_id == MessageId(0, 5, 0)
-    for given, wanted in ((True, ["b" * 25, "c"]), (False, ["c"])):
+    for given, requested in ((True, ["b" * 25, "c"]), (False, ["c"])):
         where = json.dumps({"t": {"0": str(message_id)}})
         run = Run(root, topic="t", startingOffsets=where, startMessageIdInclusive=given)
-        assert run.values() == wanted
+        assert run.values() == requested
 
 
 def test_merging_files_keeps_chunked_messages(root: Path) -> None:
@@ -379,7 +379,7 @@ else:
     run = Run(root, topic="t", startingOffsets="earliest",
               schema=StructType().add("value", "binary"))
     batch = run.planned()
-    from pulsar_spark.connector.source.typed_values import read_values
+    from pulsar_spark.connector.spark.typed_values import read_values
     before = peak()
     for task in run.reader.partitions(batch.start, batch.end):
         for each in read_values(task.value, run.schema, None):

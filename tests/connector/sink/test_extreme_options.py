@@ -12,20 +12,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StructType
 
-from pulsar_spark.connector.data_source import PulsarliteDataSource
-from pulsar_spark.connector.functions.batch_transaction import transaction
-from pulsar_spark.connector.sink.publishing import commit_as_one, publish
-from pulsar_spark.connector.sink.stream_writer import MessageSink
+from pulsar_spark.connector.runtime.publishing.publishing import commit_as_one, publish
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.policies import change_policies, read_policies
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.runtime.topics.transaction_commit import begin
+from pulsar_spark.connector.spark.data_source import PulsarliteDataSource
+from pulsar_spark.connector.spark.functions.batch_transaction import transaction
+from pulsar_spark.connector.spark.stream_writer import MessageSink
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.system.system_topics import COMMANDS
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.policies import change_policies, read_policies
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.topic_log.transaction_commit import begin
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError, UnreadableRecordError
+from pulsar_spark.log.transaction_attempt import Transaction
+from pulsar_spark.model.topic_name import MAX_PARTITIONS, NamespaceName
 from pulsar_spark.options.options import OPTIONS, Options, Scope
-from pulsar_spark.topic_log.transaction_attempt import Transaction
-from pulsar_spark.topic_name import MAX_PARTITIONS, NamespaceName
 from tests.connector.reading import Run
 from tests.connector.topics import options_of, send, written
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.topic_log.policies import POLICIES_EVERY_S, Policies
-from pulsar_spark.connector.topic_log.producer_connection import claim_of
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.topics.policies import POLICIES_EVERY_S, Policies
+from pulsar_spark.connector.runtime.topics.producer_connection import claim_of
 from pulsar_spark.errors import ProducerBusyError
+from pulsar_spark.log.producer_registry import DEFAULT_LEASE_MS
 from pulsar_spark.options.options import Scope
-from pulsar_spark.topic_log.producer_registry import DEFAULT_LEASE_MS
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of, written
 from tests.scenarios.host import Host

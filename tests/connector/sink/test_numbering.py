@@ -11,13 +11,13 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.sink.outgoing_messages import Numbering
-from pulsar_spark.connector.sink.stream_writer import (
+from pulsar_spark.connector.runtime.publishing.outgoing_messages import Numbering
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.stream_writer import (
     MessageSink,
     PulsarliteStreamWriter,
     PulsarliteWriter,
 )
-from pulsar_spark.connector.topic_log.topics import Root
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of
 from tests.waiting import eventually

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.sink.stream_writer import MessageSink
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.stream_writer import MessageSink
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
+from pulsar_spark.log.producing.hashing import java_string_hash, murmur3_32_hash
 from pulsar_spark.options.options import Scope
-from pulsar_spark.producing.hashing import java_string_hash, murmur3_32_hash
 from tests.connector.reading import Run, entries, messages
 from tests.connector.topics import files_below, ledger_of, options_of, send
 

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.ledger_files.ledger_file import COMPRESSION_TYPES
-from pulsar_spark.connector.sink.message_writer import write_messages
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.topic_log.transaction_commit import begin
+from pulsar_spark.broker.protocol.policies import DeadLetterPolicy
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.publishing.message_writer import write_messages
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.runtime.topics.transaction_commit import begin
+from pulsar_spark.connector.storage.data_files.ledger_file import COMPRESSION_TYPES
 from pulsar_spark.options.options import Scope
-from pulsar_spark.protocol.policies import DeadLetterPolicy
 from tests.connector.ack_sink.test_acknowledging import ids, subscribe, write
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import messages
@@ -139,9 +139,9 @@ def plain(value: Any) -> Any:
 
 def check_read(root: str, sent: Sequence[Row], given: Mapping[str, object]) -> None:
     for topic in {topic_of(row) for row in sent}:
-        wanted = [expected(row, given) for row in sent if topic_of(row) == topic]
+        requested = [expected(row, given) for row in sent if topic_of(row) == topic]
         found = [seen(each) for each in messages(Path(root), topic)]
-        assert in_any_order(found) == in_any_order(wanted)
+        assert in_any_order(found) == in_any_order(requested)
 
 
 @settings(max_examples=40, deadline=None)
@@ -218,9 +218,9 @@ def test_spark_writes_a_column_that_is_null_in_one_of_its_batches(
     spark: SparkSession, root: Path, keyed: str
 ) -> None:
     rows = 10_001  # One more than Spark gives in a batch.
-    sign = "=" if keyed == "last" else "!="
+    heartbeat = "=" if keyed == "last" else "!="
     frame = spark.range(0, rows, 1, 1).selectExpr(
-        "cast(id as string) as value", f"if(id {sign} {rows - 1}, 'k', null) as key"
+        "cast(id as string) as value", f"if(id {heartbeat} {rows - 1}, 'k', null) as key"
     )
     writer = frame.write.format("pulsarlite").option("topic", "t").mode("append")
     writer.save(str(root))

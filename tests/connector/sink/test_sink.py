@@ -13,20 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.sink.stream_writer import MessageSink
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.policies import Policies
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.acknowledging.acknowledgment_rows import fold
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.stream_writer import MessageSink
 from pulsar_spark.errors import (
     DeliveryDelayTooLongError,
     InvalidMessageError,
     InvalidTopicNameError,
 )
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import entries, messages
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send, written
 
@@ -392,7 +392,7 @@ def test_an_oversize_message_is_refused_and_nothing_is_published(root: Path) -> 
     send(root, "t", ["a"])
     before = files_below(root)
     with pytest.raises(InvalidMessageError) as caught:
-        send(root, "t", ["ok", "x" * 101], maxMessageSize=100)
+        send(root, "t", ["ok", "x" * 101], maxMessageSize=100, compressionType="NONE")
     for part in ("101 bytes", "maxMessageSize is 100", "persistent://public/default/t", "raise"):
         assert part in str(caught.value)
     assert files_below(root) == before
@@ -414,7 +414,7 @@ def test_a_row_that_is_to_come_later_than_its_topic_allows_is_refused(root: Path
 def test_the_largest_message_by_default_is_5_mib(root: Path) -> None:
     send(root, "t", [b"x" * (5 << 20)])
     with pytest.raises(InvalidMessageError, match="5242881 bytes"):
-        send(root, "t", [b"x" * ((5 << 20) + 1)])
+        send(root, "t", [b"x" * ((5 << 20) + 1)], compressionType="NONE")
 
 
 def test_text_that_is_no_key_is_refused_by_name(root: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from pulsar_spark.producing.hashing import java_string_hash
+from pulsar_spark.log.producing.hashing import java_string_hash
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, ledger_of
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.data_source import PulsarliteDataSource
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.news import NEWS
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.activity import ACTIVITY
+from pulsar_spark.connector.spark.data_source import PulsarliteDataSource
 from pulsar_spark.errors import InvalidTopicNameError, PulsarliteError
 from tests.connector.reading import Run
 from tests.connector.topic_log.stores import rewrite, rewrite_text
@@ -162,13 +162,13 @@ def test_a_missing_topic_is_named_with_a_user_s_schema_too(
 def test_a_schema_that_no_message_has_is_refused_before_the_first_batch(
     spark: SparkSession, root: Path, schema: str, said: str
 ) -> None:
-    wanted = StructType.fromDDL(schema)
-    assert isinstance(wanted, StructType)
-    source = made({"serviceUrl": str(root), "topic": "flights"}, wanted)
+    requested = StructType.fromDDL(schema)
+    assert isinstance(requested, StructType)
+    source = made({"serviceUrl": str(root), "topic": "flights"}, requested)
     with refused(root, said):
-        source.reader(wanted)
+        source.reader(requested)
     with refused(root, said):
-        source.streamReader(wanted).initialOffset()
+        source.streamReader(requested).initialOffset()
 
 
 def test_a_stream_with_a_schema_that_no_message_has_says_so(root: Path, query: MakeQuery) -> None:
@@ -263,7 +263,7 @@ def test_no_topic_leads_out_of_the_root(root: Path, tmp_path: Path, topic: str) 
     assert {name: data for name, data in after.items() if name in before} == before
     for name in after.keys() - before.keys():
         parts = Path(name).parts
-        if parts[0] == NEWS:
+        if parts[0] == ACTIVITY:
             assert len(parts) == 2, f"{name} announces no topic"
             continue
         assert parts[0] == "persistent"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.source.stream_reader import PulsarliteReader
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.stream_reader import PulsarliteReader
 from pulsar_spark.errors import DataLossError, InvalidOptionError
 from pulsar_spark.options.option_values import time_text
 from pulsar_spark.options.options import Scope

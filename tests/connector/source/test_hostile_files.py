@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_spark.connector.system.broker_offset import BrokerOffset
-from pulsar_spark.connector.system.lease import Lease
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE
-from pulsar_spark.connector.topic_log.policies import policies_of
-from pulsar_spark.connector.topic_log.transaction_decisions import Decision
+from pulsar_spark.broker.hosting.shards import ShardReader, ShardWriter
+from pulsar_spark.broker.protocol import wire_format
+from pulsar_spark.connector.runtime.system_topics.broker_offset import BrokerOffset
+from pulsar_spark.connector.runtime.system_topics.lease import Lease
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.log_pointer import POINTER_FILE
+from pulsar_spark.connector.runtime.topics.policies import policies_of
+from pulsar_spark.connector.runtime.topics.transaction_decisions import Decision
 from pulsar_spark.errors import CorruptFileError, PulsarliteError
-from pulsar_spark.hosting.shards import ShardReader, ShardWriter
-from pulsar_spark.protocol import wire_format
-from pulsar_spark.records import base85
-from pulsar_spark.records.stored_data import MOST_INFLATED_BYTES, inflate
-from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT, Commit, log_file
+from pulsar_spark.log.ledger_commit import COMMIT_FORMAT, Commit, log_file
+from pulsar_spark.model.records import base85
+from pulsar_spark.model.records.stored_data import MOST_INFLATED_BYTES, inflate
 from tests.connector.ledger_files.test_value_pages import pages, values_of, written
 from tests.connector.reading import Run
 from tests.connector.topics import send

@@ -12,21 +12,22 @@ from unittest.mock import patch
 
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.broker.protocol import wire_format
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
-from pulsar_spark.connector.source import offset_store, stream_reader
-from pulsar_spark.connector.source.offset_store import OffsetStore
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.reading import offset_store
+from pulsar_spark.connector.runtime.reading.offset_store import OffsetStore
+from pulsar_spark.connector.runtime.topics.activity import BUSY_S
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark import stream_reader
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.topic_log.news import BUSY_S
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.consumer.partition_consumer import PartitionConsumer
+from pulsar_spark.consumer.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.planning.partition_consumer import PartitionConsumer
-from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import Position
-from pulsar_spark.protocol import wire_format
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from pulsar_spark.testing import ManualClock
-from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Batch, Run
 from tests.connector.topics import send
 
@@ -129,10 +130,10 @@ def test_a_consumer_of_many_topics_does_what_one_of_its_busy_topics_does(
             ackMode=ack_mode, **(PATTERN | {"topicsPattern": f"of-{count}-.*"}),
         )  # fmt: skip
         with EmbeddedBroker(place) as broker:
-            while run.next() is not None or broker.turn():
+            while run.next() is not None or broker.run_once():
                 pass
             clock.advance(int(BUSY_S * 1000))
-            while run.next() is not None or broker.turn():
+            while run.next() is not None or broker.run_once():
                 pass
             calls, sizes = [], []
             for number in range(5):
@@ -174,6 +175,8 @@ def test_a_clients_consumer_of_many_topics_does_what_one_of_its_busy_topics_does
             consumer.poll()
             clock.advance(int(BUSY_S * 1000))
             broker.until_quiet()
+            assert not consumer.fetch()  # its lease was overdue: it has the broker confirm it
+            broker.until_quiet()
             consumer.poll()
             seen: list[tuple[Counter[str], Counter[str]]] = []
             for number in range(3):
@@ -182,7 +185,7 @@ def test_a_clients_consumer_of_many_topics_does_what_one_of_its_busy_topics_does
                 with counted() as calls:
                     taken = [consumer.take() for _ in range(BUSY) if consumer.fetch()]
                     consumer.acknowledge(*filter(None, taken))
-                    consumer.ask_for_receipt()
+                    consumer.request_receipt()
                 assert len(taken) == BUSY
                 assert not consumer.is_answered()
                 broker.until_quiet()
@@ -281,8 +284,8 @@ def test_the_last_hundred_offsets_can_be_read_however_many_were_deleted(
     store, begun = OffsetStore(place), offset_of(30, 0)
     values: list[tuple[dict[str, Any], StreamOffset]] = []
     for number in range(2_000):
-        about = TopicPartition(f"persistent://public/default/t{number * 7 % 30:04d}", 0)
-        begun = begun.with_changes({about: place_of(number + 1)})
+        topic_partition = TopicPartition(f"persistent://public/default/t{number * 7 % 30:04d}", 0)
+        begun = begun.with_changes({topic_partition: place_of(number + 1)})
         values.append((store.save(begun), begun))
         clock.advance(1)
         store.release(values[-2][0] if number else {})
@@ -342,18 +345,18 @@ def test_equal_offsets_have_equal_text_whatever_they_were_made_of(place: Root) -
 def test_the_progress_of_many_topics_tells_of_those_that_are_behind(
     place: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_reader, "MOST_TOLD", 5)
+    monkeypatch.setattr(stream_reader, "MOST_NAMED", 5)
     made(place, 20)
     published(place, ["t0003", "t0007"], "a")
     send(place.service_url, "t0007", ["b", "c"])
     run = Run(place.service_url, maxMessagesPerTrigger=2, **EVERY)
-    told: list[dict[str, int]] = []
+    reported: list[dict[str, int]] = []
     while run.next() is not None:
         report = run.reader.reportLatestOffset()
         assert report is not None
         topics = report["topics"].items()
-        told.append({name[-5:]: each["0"]["backlog"] for name, each in topics})
-    assert told[0].items() >= {"t0003": 0, "t0007": 2}.items()
-    assert told[-1] == {"t0007": 0}
+        reported.append({name[-5:]: each["0"]["backlog"] for name, each in topics})
+    assert reported[0].items() >= {"t0003": 0, "t0007": 2}.items()
+    assert reported[-1] == {"t0007": 0}
     run.next()
     assert run.reader.reportLatestOffset() == {"topics": {}, "version": 1}

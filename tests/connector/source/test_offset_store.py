@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,19 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsar_spark.connector.source import offset_store
-from pulsar_spark.connector.source.offset_store import OffsetStore
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.reading import offset_store
+from pulsar_spark.connector.runtime.reading.offset_store import OffsetStore
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import Position
-from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Batch, Run
 from tests.connector.topics import numbers, send
+from tests.core.planning.test_stream_offset import golden_consumer_offset
+from tests.golden import RECORDS
+from tests.golden import ROOT as GOLDEN_ROOT
+from tests.golden.make import SPILLED
+from tests.golden.records import later_offset
 
 pytestmark = pytest.mark.usefixtures("impatient")
-GOLDEN = Path(__file__).parents[2] / "golden"
-FOLDER = "persistent/public/default/orders/offsets"
 
 
 def many_topics(root: Path, count: int) -> None:
@@ -91,31 +91,22 @@ def test_a_spilled_offset_that_is_gone_is_named(
 
 def test_an_offset_of_a_newer_version_is_refused(root: Path) -> None:
     send(root, "t", ["a"])
-    for start in ({"version": 5}, {"spilled": "x/y.json", "version": 3}):
+    for start in ({"version": 2}, {"spilled": "x/y.json", "version": 2}):
         with pytest.raises(FutureVersionError, match="Update"):
             Run(root, topic="t", start=start).next()
 
 
-def test_what_changed_since_a_spilled_offset_has_a_golden_file(
-    place: Root, monkeypatch: pytest.MonkeyPatch
+def test_what_changed_since_a_spilled_offset_is_the_golden_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = StreamOffset.from_json_value(json.loads((GOLDEN / "offset-v3.json").read_text()))
-    about, before = next(iter(whole.items()))
-    again = TopicPartition("persistent://public/default/made-again", 0)
-    planned = PartitionOffset.beginning(Cursor(Position(2, 7)))
-    later = replace(
-        whole.with_changes({again: planned}), incarnation=1_795_000_001, incarnations={again[0]: 3}
-    )
+    shutil.copytree(GOLDEN_ROOT, root, dirs_exist_ok=True)
+    stored = json.loads((RECORDS / SPILLED).read_text())
+    whole = golden_consumer_offset()
+    later = later_offset(whole)
     monkeypatch.setattr(offset_store, "WHOLE_PARTITIONS", 0)
-    data = json.dumps(whole.to_json_value(), separators=(",", ":")).encode()
-    path = offset_store.write_hashed(place.store, f"{FOLDER}/me-", data)
-    text = (GOLDEN / "offset-spilled-v2.json").read_text()
-    store = OffsetStore(place)
-    assert store.load({"spilled": path, "version": 1}) == whole
-    assert json.dumps(store.save(later)) + "\n" == text
-    read = OffsetStore(place).load(json.loads(text))
-    assert read == later
-    assert read.get(about) == before
-    without = OffsetStore(place)
-    without.load(json.loads(text))
+    store = OffsetStore(Root(str(root), {}))
+    assert store.load({"spilled": stored["spilled"], "version": 1}) == whole
+    assert store.save(later) == stored
+    without = OffsetStore(Root(str(root), {}))
+    without.load(stored)
     assert without.load(without.save(replace(later, incarnations={}))).incarnations == {}

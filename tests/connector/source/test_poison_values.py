@@ -15,21 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructType
 
-from pulsar_spark.connector.broker.letters import ANY_SCHEMA
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.schema.schema_codec import encoder
-from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
-from pulsar_spark.connector.schema.schema_types import spark_type
-from pulsar_spark.connector.sink.message_writer import write_messages
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.broker.republishing import ANY_SCHEMA
+from pulsar_spark.connector.runtime.publishing.message_writer import write_messages
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.schema.schema_codec import encoder
+from pulsar_spark.connector.runtime.schema.schema_registration import SinkSchema, register
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.schema_types import spark_type
 from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError, SchemaMismatchError
+from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Scope
-from pulsar_spark.protocol.policies import DeadLetterPolicy
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.topic_name import TopicName
-from tests.connector.ack_sink.test_acknowledging import ids, subscribe, write
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Run, messages
 from tests.connector.schema.test_schema_codec import record
@@ -160,8 +157,8 @@ def test_poison_is_null_with_its_reason_and_its_neighbours_are_read(root: Path, 
     values = [good, *(each for poison in poisons for each in (poison, good))]
     topic_of(root, schema, values)
     found = read(root, schema, "null")
-    wanted = [value, *([None, value] * len(poisons))]
-    for stored, message, expected in zip(values, found, wanted, strict=True):
+    requested = [value, *([None, value] * len(poisons))]
+    for stored, message, expected in zip(values, found, requested, strict=True):
         assert plain(message["value"]) == expected, stored[:100]
         assert bool(message["schema_error"]) == (expected is None), stored[:100]
         assert len(message["schema_error"] or "") <= 1_000
@@ -194,8 +191,8 @@ def test_poison_goes_to_the_dead_letters_and_nothing_else_does(root: Path, name:
         found += [plain(each["value"]) for each in batch.messages] if batch else []
         broker.until_quiet()
     assert found == [value] * (len(poisons) + 1)
-    letters = [letter["value"] for letter in messages(root, "t-s-DLQ")]
-    assert sorted(letters) == sorted(poisons)  # By reason, not by place.
+    dead_letters = [letter["value"] for letter in messages(root, "t-s-DLQ")]
+    assert sorted(dead_letters) == sorted(poisons)  # By reason, not by place.
 
 
 def test_a_time_that_python_does_not_have_is_a_value(root: Path) -> None:
@@ -344,20 +341,3 @@ def test_a_sink_names_the_row_whose_value_cannot_be_written(
 ) -> None:
     with pytest.raises(InvalidMessageError, match="Column value in row 1 of an Arrow batch"):
         encoder(schema)(column)
-
-
-def test_texts_that_an_older_version_published_end_neither_broker_nor_compaction(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = Root(str(root), {})
-    monkeypatch.setattr("pulsar_spark.connector.sink.message_writer.check_rows", lambda _: None)
-    columns = {name: ODD[name] for name in ("key", "producer_name", "properties")}
-    send(root, "t", ["a", "b"], columns=columns)
-    subscribe(place, dead_letter_policy=DeadLetterPolicy(1))
-    broker = PlainBroker(root, "_broker/c")
-    broker.until_quiet()
-    write(place, ids(0) | {"ack_type": ["DeadLetter"]})
-    broker.until_quiet()
-    letters = messages(root, "t-s-DLQ", schema=StructType().add("value", "binary"))
-    assert [each["value"] for each in letters] == [b"a", b"b"]
-    compact(place.open(TopicName.parse("t")))

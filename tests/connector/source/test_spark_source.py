@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
 from tests.connector.spark_query import killed_at_its_first_offset
 from tests.connector.topics import ledger_of, maps, numbers, send
+from tests.golden import CHECKPOINT, ROOT
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.connector.conftest import MakeQuery
-
-GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def test_micro_batches_end_inside_entries_and_a_restart_goes_on_at_the_message(
@@ -162,9 +161,9 @@ def test_an_idle_query_runs_no_batch_and_progress_shows_the_lag(
         assert running.lastProgress is not None
         first = running.recentProgress[0]["sources"][0]
         last = json.loads(first["latestOffset"])
-        told = last["topics"]["persistent://public/default/t"]["0"]
-        assert told.pop("oldestBacklogMessageAgeSeconds") >= 0
-        assert told == {"backlog": 6, "last": "0:1"}
+        reported = last["topics"]["persistent://public/default/t"]["0"]
+        assert reported.pop("oldestBacklogMessageAgeSeconds") >= 0
+        assert reported == {"backlog": 6, "last": "0:1"}
         assert "0:0" not in json.dumps(last)
         assert first["endOffset"] != first["latestOffset"]
         assert first["numInputRows"] == 4
@@ -230,12 +229,10 @@ def test_a_query_killed_while_it_wrote_its_first_offset_begins_again(
     assert reader.values() == ["a"]
 
 
-def test_a_checkpoint_of_version_1_is_still_read(
-    query: MakeQuery, root: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(GOLDEN / "log-v1", root, dirs_exist_ok=True)
+def test_the_golden_checkpoint_is_read(query: MakeQuery, root: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT, root, dirs_exist_ok=True)
     reader = query(topic="orders", startingOffsets="earliest", maxMessagesPerTrigger=3)
-    shutil.copytree(GOLDEN / "checkpoint-v1", reader.checkpoint)
+    shutil.copytree(CHECKPOINT, reader.checkpoint)
     assert sorted(reader.values()) == ["a2", "a3", "a4", "c1"]
     assert min(reader.batches) == 1, "batch 0 is in the golden checkpoint"
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsar_spark.connector.source import stream_reader
-from pulsar_spark.connector.source.typed_values import read_values
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark import stream_reader
+from pulsar_spark.connector.spark.typed_values import read_values
 from pulsar_spark.errors import (
     DataLossError,
     InvalidOptionError,
@@ -282,9 +282,9 @@ def test_a_loss_that_is_borne_is_told_once_though_nothing_new_comes(
     with caplog.at_level(logging.WARNING):
         while run.planned() is not None:
             assert run.next() is not None
-        told = caplog.text.count("trimmed away")
+        reported = caplog.text.count("trimmed away")
         assert run.planned() is None
-        assert caplog.text.count("trimmed away") == told
+        assert caplog.text.count("trimmed away") == reported
 
 
 def test_a_ledger_that_was_read_to_its_end_and_trimmed_is_no_loss(root: Path) -> None:

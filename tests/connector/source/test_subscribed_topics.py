@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, send
 

@@ -11,24 +11,24 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from pulsar_spark import Policies, pulsar
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.data_source import PulsarliteDataSource
-from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
-from pulsar_spark.connector.schema.schema_types import definition_of
-from pulsar_spark.connector.source.stream_reader import PulsarliteReader
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.system.subscription_admin import ask, subscriptions
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.broker.protocol.commands import CreateSubscription
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.schema.schema_registration import SinkSchema, register
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask, subscriptions
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.data_source import PulsarliteDataSource
+from pulsar_spark.connector.spark.schema_types import definition_of
+from pulsar_spark.connector.spark.stream_reader import PulsarliteReader
 from pulsar_spark.errors import (
     BrokerRefusedError,
     InvalidOptionError,
     PulsarliteError,
     TopicNotFoundError,
 )
+from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from pulsar_spark.options.options import Scope
-from pulsar_spark.protocol.commands import CreateSubscription
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, options_of, send
@@ -67,7 +67,7 @@ def turns(run: Run, broker: EmbeddedBroker) -> list[str]:
             return sorted(values)
 
 
-def is_there(root: Path, topic: str) -> bool:
+def exists(root: Path, topic: str) -> bool:
     return Root(str(root), {}).open_found(TopicName.parse(topic)) is not None
 
 
@@ -128,15 +128,15 @@ def test_a_topic_that_is_new_to_a_readers_checkpoint_is_read_from_its_beginning(
 def test_letter_topics_may_be_read_before_there_is_a_letter(
     root: Path, broker: EmbeddedBroker
 ) -> None:
-    letters = Run(root, topic="t-s-DLQ")
-    assert letters.values() == []
+    dead_letters = Run(root, topic="t-s-DLQ")
+    assert dead_letters.values() == []
     send(root, "t", "a")
     run = consumer(
         root, subscriptionInitialPosition="Earliest", subscriptionType="Shared",
         enableRetry=True, includeProperties=True,
     )  # fmt: skip
     assert turns(run, broker) == ["a"]
-    assert is_there(root, "t-s-RETRY")
+    assert exists(root, "t-s-RETRY")
     assert ledger_of(root, "t-s-DLQ").state.settings["policies"]["keep_without_subscription"]
 
 
@@ -180,7 +180,7 @@ def test_a_query_may_be_started_before_its_topic_is_there(
         mine = query(topic="t", **subscription)
         running = mine.start()
         try:
-            eventually(lambda: is_there(root, "t"))
+            eventually(lambda: exists(root, "t"))
             send(root, "t", "ab")
             mine.wait_for({"a", "b"})
         finally:
@@ -248,7 +248,7 @@ def test_where_topics_are_not_made_the_error_names_the_one_that_is_near(
     ):
         with pytest.raises(TopicNotFoundError, match=r"Did you mean .*/orders\?.*topics create"):
             made()
-    assert not is_there(root, "ordres")
+    assert not exists(root, "ordres")
 
 
 def test_a_sink_makes_no_topic_where_its_option_says_so(root: Path) -> None:
@@ -264,13 +264,13 @@ def test_a_batch_makes_no_topic(root: Path) -> None:
         reader.partitions()
     with pytest.raises(InvalidOptionError, match="no meaning here"):
         options_of(root, Scope.BATCH_READ, {"topic": "t", "allowAutoTopicCreation": True})
-    assert not is_there(root, "ordres")
+    assert not exists(root, "ordres")
 
 
 def test_looking_at_a_dataframes_columns_makes_no_topic(root: Path) -> None:
     source = PulsarliteDataSource({"serviceUrl": str(root), "topic": "t"})
     assert source.schema() == read_schema(include_properties=False)
-    assert not is_there(root, "t")
+    assert not exists(root, "t")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_topic_that_the_checkpoint_has_read_is_not_made_again(
     again = Run(root, topic="t", start=run.offset, **subscription)
     with pytest.raises(TopicNotFoundError, match="the checkpoint has read it: it was deleted"):
         again.next()
-    assert not is_there(root, "t")
+    assert not exists(root, "t")
 
 
 # -- subscriptions ---------------------------------------------------------------------------------
@@ -330,9 +330,9 @@ def test_a_subscription_that_was_made_by_hand_lets_its_consumers_in(
 ) -> None:
     send(root, "t", "a")
     Policies("t", service_url=str(root)).set(auto_subscription_creation=False)
-    about = TopicPartition("persistent://public/default/t", 0)
+    topic_partition = TopicPartition("persistent://public/default/t", 0)
     with pytest.raises(PulsarliteError):  # nobody answers while the test does not let it
-        ask(broker.root, {about: CreateSubscription("s")}, timeout_s=0)
+        ask(broker.root, {topic_partition: CreateSubscription("s")}, timeout_s=0)
     broker.until_quiet()
     assert turns(consumer(root), broker) == ["a"]
     not_kept = consumer(root, subscriptionName="passing", subscriptionMode="NonDurable")

@@ -10,18 +10,18 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.functions.processing import Message, Processor
-from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
-from pulsar_spark.connector.schema.schema_types import definition_of
-from pulsar_spark.connector.sink.message_writer import write_messages
-from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.topic_log.policies import change_policies
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.publishing.message_writer import write_messages
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.schema.schema_registration import SinkSchema, register
+from pulsar_spark.connector.runtime.topics.policies import change_policies
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.functions.processing import Message, Processor
+from pulsar_spark.connector.spark.schema_types import definition_of
 from pulsar_spark.errors import SchemaMismatchError
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.topic_name import NamespaceName, TopicName
+from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.model.topic_name import NamespaceName, TopicName
 from tests.connector.ack_sink.test_acknowledging import write
 from tests.connector.functions.test_batch_transaction import backlog
 from tests.connector.reading import Batch, Run, messages
@@ -76,9 +76,9 @@ def test_what_does_not_fit_is_buried_with_its_reason_and_not_delivered(
     consumer.commit(planned)
     consumer.planned()
     loop.until_quiet()
-    letters = messages(root, "t-s-DLQ")
-    assert [letter["value"] for letter in letters] == [b'{"id":"x"}', b"{"]
-    reasons = [dict(letter["properties"])["ERROR"] for letter in letters]
+    dead_letters = messages(root, "t-s-DLQ")
+    assert [letter["value"] for letter in dead_letters] == [b'{"id":"x"}', b"{"]
+    reasons = [dict(letter["properties"])["ERROR"] for letter in dead_letters]
     assert "value.id is 'x'" in reasons[0]
     assert "no JSON" in reasons[1]
 
@@ -119,10 +119,10 @@ def test_a_letter_keeps_its_schema_and_needs_none(root: Path, loop: EmbeddedBrok
     planned = granted(consumer, loop)
     assert ids(consumer.read(planned)) == [1, None, 4]
     loop.until_quiet()
-    letters = messages(root, "t-s-DLQ")
-    assert [letter["schema_version"] for letter in letters] == [None, None, 0, 0, None]
+    dead_letters = messages(root, "t-s-DLQ")
+    assert [letter["schema_version"] for letter in dead_letters] == [None, None, 0, 0, None]
     assert ledger_of(root, "t-s-DLQ").state.schemas.schemas == (number.info,)
-    assert "was published as INT64" in dict(letters[2]["properties"])["ERROR"]
+    assert "was published as INT64" in dict(dead_letters[2]["properties"])["ERROR"]
 
 
 def test_a_consumer_ends_at_what_does_not_fit_unless_it_says_otherwise(

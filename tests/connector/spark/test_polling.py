@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.connector.spark.polling import (
+from pulsar_spark.connector.storage.polling import (
     MOST_PAUSE_S,
     REMOTE_LEAST_PAUSE_S,
     REMOTE_MOST_PAUSE_S,

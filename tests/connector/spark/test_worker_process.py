@@ -8,7 +8,7 @@ import sys
 import pytest
 
 PROGRAM = """
-from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
+from pulsar_spark.connector.spark.process.worker_process import leave_if_hung_up
 try:
     raise {error}("Spark is gone")
 finally:

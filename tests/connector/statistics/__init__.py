@@ -1,1 +1,1 @@
-"""What `connector/statistics` prints, by Pulsar's own names."""
+"""What `connector/inspect/statistics` prints, by Pulsar's own names."""

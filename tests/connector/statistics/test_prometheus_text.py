@@ -17,8 +17,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.statistics.prometheus_text import METRICS, prometheus_text
+from pulsar_spark.connector.inspect.statistics.prometheus_text import METRICS, prometheus_text
+from pulsar_spark.connector.tools.command_line.command_line import main
 from tests.connector.client.clients import all_of, shared
 from tests.connector.statistics.test_pulsar_stats import RECORDED, advance, root_of
 from tests.connector.topics import send
@@ -44,7 +44,7 @@ def test_each_metric_that_pulsar_has_of_a_topic_is_here_or_said_not_to_be() -> N
     for name, metric in named.items():
         if metric.value is not None:
             labels = {"cluster", "namespace", "topic"}
-            labels |= {"subscription"} if metric.about == "subscription" else set()
+            labels |= {"subscription"} if metric.topic_partition == "subscription" else set()
             assert set(recorded[name]["labels"]) == labels, name
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.statistics import internal_stats
-from pulsar_spark.connector.statistics.pulsar_stats import partitioned_stats, topic_stats
-from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.connector.views import topic_stats as tables
+from pulsar_spark.connector.inspect.statistics import internal_stats
+from pulsar_spark.connector.inspect.statistics.pulsar_stats import partitioned_stats, topic_stats
+from pulsar_spark.connector.inspect.views import topic_stats as tables
+from pulsar_spark.connector.runtime.topics.topics import Root, options_of
+from pulsar_spark.connector.tools.command_line.command_line import main
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.testing import ManualClock
-from pulsar_spark.topic_name import TopicName
 from tests.connector.client.clients import all_of, shared, subscribe
 from tests.connector.topics import send
 
@@ -93,7 +93,7 @@ def test_what_internal_statistics_print_is_what_their_tables_say(
         (found["ledgers"][0], internal_stats.LEDGER),
         (found["cursors"]["s"], internal_stats.CURSOR),
     ):
-        assert set(said) == {each.name for each in fields if each.is_there}
+        assert set(said) == {each.name for each in fields if each.exists}
     assert (found["numberOfEntries"], found["lastConfirmedEntry"]) == (3, "0:2")
     cursor = found["cursors"]["s"]
     assert (cursor["individuallyDeletedMessages"], cursor["messagesConsumedCounter"]) == ("0:1", 1)
@@ -135,7 +135,7 @@ def test_a_backlog_grows_though_no_broker_hears_of_what_is_published(
     send(url, "t", ["a"])
     advance(client, 1000)
     assert stats_of(url)["subscriptions"]["s"]["msgBacklog"] == 1
-    monkeypatch.setattr(client._broker, "turn", lambda **_: False)
+    monkeypatch.setattr(client._broker, "run_once", lambda **_: False)
     send(url, "t", ["bb", "cc"])
     advance(client, 1000)
     said = stats_of(url)["subscriptions"]["s"]

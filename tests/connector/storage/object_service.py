@@ -54,6 +54,10 @@ class ObjectService:
     before: list[tuple[str, str, Callable[[], object]]] = field(default_factory=list)
     """(method, suffix, what to do first, once)."""
     requests: list[tuple[str, str]] = field(default_factory=list)
+    ignored: set[str] = field(default_factory=set)
+    """Conditions, by the names of their headers, that it does not look at."""
+    is_of_bucket: bool = False
+    """Its address is that of the bucket: whatever a path begins with is part of the key."""
     _generations: Iterator[int] = field(default_factory=lambda: itertools.count(1_000_001))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -101,9 +105,12 @@ class ObjectService:
         """What the service does about it: 200, 404 or 412."""
         with self._lock:
             there = self.objects.get(key)
+            headers = {name: each for name, each in headers.items() if name not in self.ignored}
             if self.dialect == "gs":
-                wanted = headers.get("x-goog-if-generation-match")
-                refused = wanted is not None and wanted != str(there.generation if there else 0)
+                requested = headers.get("x-goog-if-generation-match")
+                refused = requested is not None and requested != str(
+                    there.generation if there else 0
+                )
             else:
                 refused = headers.get("if-none-match") == "*" and there is not None
                 if (match := headers.get("if-match")) is not None:
@@ -162,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self, method: str) -> None:
         url = urlsplit(self.path)
         bucket, _, key = unquote(url.path).lstrip("/").partition("/")
+        if self._service.is_of_bucket:
+            bucket, key = BUCKET, unquote(url.path).lstrip("/")
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         self._service.do_first(method, key or bucket)
@@ -206,10 +215,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(answer.status, _error(answer.code), None)
 
     def _reply(self, status: int, body: bytes, stored: Stored | None) -> None:
-        wanted = self.headers.get("range")
+        requested = self.headers.get("range")
         headers = {}
-        if self.command == "GET" and stored is not None and wanted and status == 200:
-            first, _, last = wanted.removeprefix("bytes=").partition("-")
+        if self.command == "GET" and stored is not None and requested and status == 200:
+            first, _, last = requested.removeprefix("bytes=").partition("-")
             stop = min(int(last) + 1 if last else len(body), len(body))
             headers["content-range"] = f"bytes {first}-{stop - 1}/{len(body)}"
             status, body = 206, body[int(first) : stop]

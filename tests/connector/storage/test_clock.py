@@ -46,11 +46,11 @@ def test_the_machines_clock_repeats_in_a_thread_until_it_is_stopped() -> None:
 
 
 def test_who_waits_his_own_way_is_not_waited_for_at_the_end_and_looks_no_more() -> None:
-    news, looked, over = threading.Semaphore(0), threading.Event(), threading.Event()
+    activity, looked, over = threading.Semaphore(0), threading.Event(), threading.Event()
     late: list[bool] = []
 
     def wait(_: float) -> None:
-        assert news.acquire(timeout=30)
+        assert activity.acquire(timeout=30)
 
     def look() -> float:
         late.append(over.is_set())
@@ -58,11 +58,11 @@ def test_who_waits_his_own_way_is_not_waited_for_at_the_end_and_looks_no_more() 
         return 0.0
 
     end = SystemClock().follow(look, "test", remote=False, wait=wait)
-    news.release()
+    activity.release()
     assert looked.wait(30)
     end()  # it waits
     over.set()
-    news.release()
+    activity.release()
     assert not any(late)
 
 

@@ -11,18 +11,19 @@ import pytest
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsar_spark.connector.broker import broker_query, broker_source
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.source import stream_reader
+from pulsar_spark.broker.protocol.commands import CreateSubscription
+from pulsar_spark.connector.runtime.broker import broker_source
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark import stream_reader
 from pulsar_spark.connector.storage import clock, folder_watch
 from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.storage.object_store import ObjectStore
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.protocol.commands import CreateSubscription
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.topic_name import TopicPartition
+from pulsar_spark.state import broker_query
 from tests.connector.reading import Run
 from tests.connector.topics import send
 

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from pulsar_spark.connector.data_source import PulsarliteDataSource
-from pulsar_spark.connector.source import offset_store
-from pulsar_spark.connector.storage.object_store import ObjectStore
-from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE, PointerFile
-from pulsar_spark.connector.topic_log.log_snapshot import snapshot_file
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.policies import change_policies, read_policies
-from pulsar_spark.connector.topic_log.transaction_decisions import (
+from pulsar_spark.connector.runtime.reading import offset_store
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.log_pointer import POINTER_FILE, PointerFile
+from pulsar_spark.connector.runtime.topics.log_snapshot import snapshot_file
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.policies import change_policies, read_policies
+from pulsar_spark.connector.runtime.topics.transaction_decisions import (
     ClosedVersions,
     TransactionDecisions,
 )
+from pulsar_spark.connector.spark.data_source import PulsarliteDataSource
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.storage.remote_store import FIRST_RETRIES
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.errors import (
     BucketNotFoundError,
     InvalidOptionError,
@@ -29,9 +30,9 @@ from pulsar_spark.errors import (
     StorageError,
     StorageUnavailableError,
 )
-from pulsar_spark.topic_log.ledger_commit import Commit, log_file
-from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
-from pulsar_spark.topic_name import NamespaceName
+from pulsar_spark.log.ledger_commit import Commit, log_file
+from pulsar_spark.log.transaction_attempt import Transaction, TxnStatus
+from pulsar_spark.model.topic_name import NamespaceName
 from tests.connector.reading import Run
 from tests.connector.storage.object_service import ObjectService, serving
 from tests.connector.topic_log.stores import FOLDER, messages, publish, values_of, write
@@ -84,12 +85,12 @@ def test_snapshots_move_the_pointer_and_policies_are_set(service: ObjectService)
     assert PointerFile(ledger.store, FOLDER).read().snapshot == 3
     assert values_of(opened(service)) == ["a", "b", "c"]
     namespace = NamespaceName("public", "default")
-    for wanted in (True, False, None):
+    for requested in (True, False, None):
         assert (
-            change_policies(ledger.store, namespace, deduplication=wanted).get("deduplication")
-            is wanted
+            change_policies(ledger.store, namespace, deduplication=requested).get("deduplication")
+            is requested
         )
-        assert read_policies(ledger.store, namespace).get("deduplication") is wanted
+        assert read_policies(ledger.store, namespace).get("deduplication") is requested
 
 
 def test_a_swap_whose_answer_is_lost_is_not_made_twice(service: ObjectService) -> None:
@@ -208,9 +209,24 @@ def test_a_service_that_does_not_answer_is_asked_so_often_and_then_told(
         publish(ledger, "b")
     assert values_of(opened(service)) == ["a"]
     service.answer("PUT", log_file(2), 403, "AccessDenied")
-    with pytest.raises(StorageError, match="Check the credentials") as caught:
+    with pytest.raises(StorageError, match="may not do this") as caught:
         publish(ledger, "c")
     assert not isinstance(caught.value, StorageUnavailableError)
+
+
+@pytest.mark.slow
+def test_a_service_that_has_answered_is_asked_for_as_long_as_the_timeout_says(
+    service: ObjectService,
+) -> None:
+    given = {name: each for name, each in service.options.items() if name != "max_retries"}
+    given["retry_timeout"] = "3m"
+    store = open_store(service.root(), given)
+    service.answer("PUT", "first", 503, "SlowDown", times=FIRST_RETRIES + 1)
+    with pytest.raises(StorageUnavailableError):
+        store.create("first", b"a")
+    assert store.create("first", b"a")
+    service.answer("PUT", "second", 503, "SlowDown", times=FIRST_RETRIES + 1)
+    assert store.create("second", b"a")
 
 
 def test_a_bucket_that_is_not_there_is_told_when_the_data_frame_is_made(

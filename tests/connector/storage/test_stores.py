@@ -19,13 +19,14 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader, LedgerFileWriter
+from pulsar_spark.connector.runtime.system_topics.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.storage import service_url
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.storage.object_store import ObjectStore, Output, join
 from pulsar_spark.connector.storage.service_url import CLIENT, SERVICES, open_store
-from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.errors import (
     DAMAGE,
     InvalidOptionError,
@@ -33,7 +34,7 @@ from pulsar_spark.errors import (
     StorageError,
     StorageUnavailableError,
 )
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo
 from tests.connector.s3_server import BUCKET, S3Root
 from tests.connector.topics import files_below, send
 
@@ -145,7 +146,7 @@ def test_a_large_file_goes_to_the_object_store_while_it_is_written(s3_root: S3Ro
 def test_a_store_that_did_something_beside_is_sent_to_other_processes() -> None:
     done = threading.Event()
     store = open_store("s3://bucket/sent", {"region": "eu-west-1"})
-    store.beside(done.set)
+    store.in_background(done.set)
     assert done.wait(60)
     sent = cloudpickle.dumps(store)  # type: ignore[no-untyped-call]
     assert pickle.loads(sent).root == store.root
@@ -327,9 +328,9 @@ def test_credentials_that_are_refused_are_no_damage_of_what_was_asked_for(
 
     monkeypatch.setattr(obstore, request_name, refuse)
     store = open_store("s3://b/root", {"region": "x"})
-    with pytest.raises(StorageError, match="ExpiredToken") as told:
+    with pytest.raises(StorageError, match="ExpiredToken") as reported:
         store.get("a") if request_name == "get" else store.open_input("a")
-    assert not isinstance(told.value, DAMAGE)
+    assert not isinstance(reported.value, DAMAGE)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])
@@ -340,9 +341,9 @@ def test_what_a_process_is_short_of_is_no_damage_of_what_it_reads(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "open", fail)
-    with pytest.raises(StorageError, match=os.strerror(number)) as told:
+    with pytest.raises(StorageError, match=os.strerror(number)) as reported:
         open_store(str(tmp_path)).get("a")
-    assert isinstance(told.value, DAMAGE) == (number == errno.EIO)
+    assert isinstance(reported.value, DAMAGE) == (number == errno.EIO)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "az"])
@@ -368,10 +369,12 @@ def test_the_options_are_those_that_the_client_says_it_has() -> None:
         ("", "_client", "ClientConfig"),
     ):  # fmt: skip
         text = (stubs / f"{file}.pyi").read_text().partition(f"class {kind}(")[2]
-        told = set(re.findall(r"^    ([a-z_0-9]+): ", text.partition("\nclass ")[0], re.MULTILINE))
+        reported = set(
+            re.findall(r"^    ([a-z_0-9]+): ", text.partition("\nclass ")[0], re.MULTILINE)
+        )
         known = set(SERVICES[scheme][0]) if scheme else set(CLIENT)
-        assert told - left_out - not_known <= known, kind
-        assert known - told <= {"endpoint_url", "token"}, kind
+        assert reported - left_out - not_known <= known, kind
+        assert known - reported <= {"endpoint_url", "token"}, kind
 
 
 def full_disk(*arguments: object) -> NoReturn:
@@ -448,23 +451,36 @@ def test_what_is_confirmed_is_on_the_disk_data_before_log_and_file_before_folder
     assert synced == ["data/file", "data", "_log/file", "_log"]
 
 
-def test_the_folder_that_is_made_durable_has_the_new_file_and_no_temporary_one(
+def test_what_a_reader_sees_before_its_folder_is_durable_the_reader_makes_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(str(tmp_path))
-    store.put_if_absent("a/first", b"x")
-    synced: list[list[str]] = []
+    send(tmp_path, "t", ["a"])
+    folder = "persistent/public/default/t"
+    log = tmp_path / folder / "_log"
+    seen: list[int] = []
+    synced: list[Path] = []
     real = os.fsync
+
+    def read() -> int:
+        ledger = ManagedLedger.open_anew(LocalStore(str(tmp_path)), folder)
+        return ledger.state.partition(0).messages
 
     def watched(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if path.is_dir():
-            synced.append(sorted(each.name for each in path.iterdir()))
+        synced.append(path)
+        if path == log and not seen:  # the writer has linked its commit, and stands here
+            synced.clear()
+            seen.append(0)
+            seen[0] = read()
+            seen.append(synced.count(log))
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    store.put_if_absent("a/put", b"x")
-    assert synced == [["first", "put"]]
+    send(tmp_path, "t", ["b"])
+    assert seen == [2, 1], "both messages, and one commit of them was not durable"
+    synced.clear()
+    assert read() == 2
+    assert synced == [], "once the writer is done a reader makes nothing durable"
 
 
 def test_a_folder_without_rights_is_told(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
-from pulsar_spark.topic_log.chunked_messages import ChunkedMessages, ChunkRun
-from pulsar_spark.topic_log.transaction_attempt import Transaction
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.runtime.topics.transaction_decisions import TransactionDecisions
+from pulsar_spark.log.chunked_messages import ChunkedMessages, ChunkRun
+from pulsar_spark.log.transaction_attempt import Transaction
 from tests.connector.ack_sink.test_acknowledging import write
 from tests.connector.functions.test_batch_transaction import backlog
 from tests.connector.reading import Message, Run
@@ -35,7 +35,7 @@ GIVEN: dict[str, Any] = {
 
 @pytest.fixture
 def loop(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmbeddedBroker:
-    monkeypatch.setattr("pulsar_spark.connector.source.stream_reader.LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr("pulsar_spark.connector.spark.stream_reader.LONGEST_WAIT_S", 0.0)
     return EmbeddedBroker(Root(str(root), {}), "_broker/broker")
 
 
@@ -96,8 +96,8 @@ def test_a_letter_has_all_of_it_and_no_chunk_is_left_behind(
     root: Path, loop: EmbeddedBroker, ack_type: str, topic: str, more: dict[str, Any]
 ) -> None:
     send(root, "t", [LARGE, "end"], **CHUNKED)
-    letters: dict[str, Any] = {"maxRedeliverCount": 3, "retryLetterTopic": "t-s-RETRY"}
-    run = Run(root, ackMode="manual", **letters, **GIVEN)
+    dead_letters: dict[str, Any] = {"maxRedeliverCount": 3, "retryLetterTopic": "t-s-RETRY"}
+    run = Run(root, ackMode="manual", **dead_letters, **GIVEN)
     large, end = received(run, loop)
     say(root, large, ack_type, **{name: pa.array(value) for name, value in more.items()})
     loop.until_quiet()

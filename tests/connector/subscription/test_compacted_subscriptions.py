@@ -15,29 +15,23 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
-from pulsar_spark.connector.broker.broker_input import BatchInput
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.system.broker_offset import BrokerOffset, PartitionBatch
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.broker.hosting.broker_rows import COMPACTED, LEDGER, command_of
+from pulsar_spark.broker.protocol.commands import LeaseLapsed, Rejection, Report, Seek, Subscribe
+from pulsar_spark.connector.runtime.broker.broker_input import BatchInput
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.system_topics.broker_offset import BrokerOffset, PartitionBatch
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.acknowledgment_sink import AcknowledgmentSink
 from pulsar_spark.errors import (
     ConsumerBusyError,
     DataLossError,
     InvalidOptionError,
 )
-from pulsar_spark.hosting.broker_rows import COMPACTED, LEDGER, command_of
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from pulsar_spark.options.options import Scope
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
-    LeaseLapsed,
-    Rejection,
-    Report,
-    Seek,
-    Subscribe,
-)
 from tests.connector.housekeeping.test_compaction import put
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Run
@@ -224,7 +218,7 @@ def test_what_outlived_its_ledgers_may_become_a_dead_letter(
     run = consume(ackMode="manual", deadLetterTopic="dead")
     assert pairs(turns(run, broker)) == ["b=1", "a=2"]
     messages = PositionSet.of_batch((0, 0), 2, 0b10).union(PositionSet.of([(0, 1)]))
-    tell(root, Report("s", epoch=None, rejected=(Rejection(None, messages, bury=True),)))
+    tell(root, Report("s", epoch=None, rejected=(Rejection(None, messages, to_dead_letter=True),)))
     turns(run, broker)
     assert pairs(Run(root, topic="dead", startingOffsets="earliest").all()) == ["b=1", "a=2"]
     assert backlog(run) == 0
@@ -333,16 +327,16 @@ def test_a_batch_of_the_broker_knows_no_more_than_it_did(root: Path) -> None:
     trim(root, "t", 1)
     number = ledger_of(root, "t").state.number
 
-    def told() -> list[tuple[str, Any]]:
+    def reported() -> list[tuple[str, Any]]:
         end = BrokerOffset(parts={ABOUT: PartitionBatch((-1, number))}, now_ms=1)
         rows = BatchInput(Root(str(root), {}), end).rows()
         ordered = sorted(rows, key=attrgetter("phase", "place", "row"))
         return [(row.kind, command_of(row)) for row in ordered if row.kind in (LEDGER, COMPACTED)]
 
-    before = told()
+    before = reported()
     put(root, "d=1")
     compact(ledger_of(root, "t"))
-    for commands in (before, told()):
+    for commands in (before, reported()):
         (_, added), (_, compacted) = commands
         assert added.ledger.ledger_id == 1
         assert compacted.compacted.horizon == Position(1, 0)
@@ -419,9 +413,11 @@ def test_at_any_time_all_that_is_kept_is_delivered_once(
     got: list[str] = []
     compacted = 0
     for step in range(10):
-        news = [f"{draw.choice('abcd')}={step}.{number}" for number in range(draw.randint(1, 6))]
-        put(root, *news, batchingMaxMessages=draw.randint(1, 4))
-        published += news
+        activity = [
+            f"{draw.choice('abcd')}={step}.{number}" for number in range(draw.randint(1, 6))
+        ]
+        put(root, *activity, batchingMaxMessages=draw.randint(1, 4))
+        published += activity
         if draw.random() < 0.4:
             compact(ledger_of(root, "t"))
             compacted = len(published)

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.broker.protocol.commands import LeaseLapsed, Rejection, Report, Seek, Subscribe
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.clock import SystemClock
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.positions.position import EARLIEST
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import LeaseLapsed, Rejection, Report, Seek, Subscribe
+from pulsar_spark.model.positions.position import EARLIEST
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicPartition
 from pulsar_spark.testing import Place
-from pulsar_spark.topic_name import TopicPartition
 from tests.connector.ack_sink.test_acknowledging import write
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Message, Run
@@ -298,8 +298,8 @@ def test_the_lag_is_told_in_messages_and_age_though_the_broker_says_nothing_new(
     def lag() -> tuple[int | None, bool]:
         report = run.reader.reportLatestOffset()
         assert report is not None
-        told = report["topics"][ABOUT.topic]["0"]
-        return told["backlog"], told["oldestBacklogMessageAgeSeconds"] is not None
+        reported = report["topics"][ABOUT.topic]["0"]
+        return reported["backlog"], reported["oldestBacklogMessageAgeSeconds"] is not None
 
     assert lag() == (4, True)
     write(Root(str(root), {}), rows_of(first, *IDS))

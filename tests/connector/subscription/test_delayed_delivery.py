@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.subscription import consumer_run
-from pulsar_spark.connector.topic_log import ledger_columns
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.consuming import consumer_run
+from pulsar_spark.connector.runtime.topics import ledger_columns
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Scope
 from pulsar_spark.testing import ManualClock, Place

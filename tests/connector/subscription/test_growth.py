@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker import broker_source
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.broker import broker_source
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.testing import ManualClock
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, send
@@ -207,6 +207,6 @@ def test_a_topic_is_hosted_with_its_first_subscription_and_not_trimmed_before(
     second = consumer(loop, "a", start=first.offset, **given)
     second.next()
     second.next()
-    loop.turn()
+    loop.run_once()
     send(url, "new", ["d"])
     assert turns(loop, second) == ["a", "b", "c", "d", "t"]

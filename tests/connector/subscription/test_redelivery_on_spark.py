@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pulsar_spark
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
 from tests.connector.reading import messages
 from tests.connector.subscriber import (
@@ -55,7 +55,7 @@ def topics(served: Path) -> list[str]:
     return [each.local_name for each in Root(str(served), {}).find("public", "default")]
 
 
-def letters(served: Path, topic: str) -> list[tuple[str, dict[str, str]]]:
+def dead_letters(served: Path, topic: str) -> list[tuple[str, dict[str, str]]]:
     """The values and properties of what lies there; nothing while there is no such topic."""
     try:
         found = messages(served, topic)
@@ -126,7 +126,7 @@ def test_a_message_is_reconsumed_through_the_retry_topic_and_ends_as_a_dead_lett
     consumer.start()
     dead, retry = f"{topic}-s-DLQ", f"{topic}-s-RETRY"
     consumer.sees(3)
-    ((value, properties),) = eventually(lambda: letters(served, dead))
+    ((value, properties),) = eventually(lambda: dead_letters(served, dead))
     assert [each.topic for each in consumer.deliveries] == [topic, retry, retry]
     assert value == "a"
     assert properties["RECONSUMETIMES"] == "3"
@@ -151,12 +151,11 @@ def test_of_several_topics_the_first_names_the_letter_topics_of_all(
     consumer.start()
     dead, retry = f"{first}-s-DLQ", f"{first}-s-RETRY"
     found = consumer.sees(4)
-    eventually(lambda: len(letters(served, dead)) == 2)
+    eventually(lambda: len(dead_letters(served, dead)) == 2)
     assert [each.topic for each in found if each.value == "a"] == [first, retry]
     assert [each.topic for each in found if each.value == "b"] == [second, retry]
-    assert {value: each["REAL_TOPIC"].split("/")[-1] for value, each in letters(served, dead)} == {
-        "a": first, "b": second,
-    }  # fmt: skip
+    names = {v: each["REAL_TOPIC"].split("/")[-1] for v, each in dead_letters(served, dead)}
+    assert names == {"a": first, "b": second}
     assert sorted(each for each in topics(served) if each.startswith(topic)) == sorted(
         [first, second, dead, retry]
     )
@@ -177,7 +176,7 @@ def test_runs_of_available_now_reconsume_what_has_come_due_on_the_retry_topic(
     eventually(lambda: not stats(served, retry)[0].delayed, what="it has come due")
     consumer.run()
     assert [each.topic for each in consumer.deliveries] == [topic, retry]
-    ((value, _),) = eventually(lambda: letters(served, dead))
+    ((value, _),) = eventually(lambda: dead_letters(served, dead))
     assert value == "a"
     await_backlog(served, topic, 0)
     await_backlog(served, retry, 0)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import pulsar_spark
-from pulsar_spark.producing.hashing import murmur3_32_hash, sticky_key_slot
+from pulsar_spark.log.producing.hashing import murmur3_32_hash, sticky_key_slot
 from tests.connector.subscriber import (
     MakeSubscriber,
     await_backlog,

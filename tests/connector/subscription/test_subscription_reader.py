@@ -11,12 +11,26 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.source import micro_batch
+from pulsar_spark.broker.protocol.commands import (
+    CloseConsumer,
+    LeaseLapsed,
+    Rejection,
+    Report,
+    Subscribe,
+)
+from pulsar_spark.broker.protocol.policies import DeadLetterPolicy
+from pulsar_spark.connector.runtime.consuming import consumer_run, subscription_client
+from pulsar_spark.connector.runtime.reading import micro_batch
+from pulsar_spark.connector.runtime.system_topics.lease import HEARTBEAT_PATH
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.local_store import LocalStore
-from pulsar_spark.connector.subscription import consumer_run, subscription_client
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerAbsentError,
     BrokerRefusedError,
@@ -26,10 +40,8 @@ from pulsar_spark.errors import (
     InvalidOptionError,
     StorageError,
 )
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import CloseConsumer, LeaseLapsed, Rejection, Report, Subscribe
-from pulsar_spark.protocol.policies import DeadLetterPolicy
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Run
 from tests.connector.topics import ledger_of, numbers, send, trim
@@ -159,12 +171,12 @@ def test_offsets_do_not_grow_with_what_was_delivered(
     consume: Consume, broker: PlainBroker, root: Path
 ) -> None:
     run, sizes = None, []
-    for turn in range(12):
+    for run_once in range(12):
         send(root, "t", numbers(0, 40), batchingMaxMessages=7)
         run = run or consume(maxMessagesPerTrigger=16)
         assert values(turns(run, broker)) == numbers(0, 40)
         sizes.append(len(json.dumps(run.offset)))
-        assert turn < 2 or sizes[-1] <= sizes[1] + 20, sizes
+        assert run_once < 2 or sizes[-1] <= sizes[1] + 20, sizes
 
 
 def test_manual_acknowledgement_never_acknowledges_by_itself(
@@ -390,7 +402,7 @@ def test_a_consumer_that_was_too_far_behind_the_broker_asks_again(
 def test_a_waiting_consumer_says_for_what(
     consume: Consume, root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_client, "TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(subscription_client, "WARN_AFTER_S", 0.0)
     send(root, "t", ["a"])
     run = consume()
     run.next()
@@ -398,6 +410,22 @@ def test_a_waiting_consumer_says_for_what(
         run.next()
     assert "waits for the broker" in caplog.text
     assert "pulsarlite standalone --service-url" in caplog.text
+
+
+def test_a_consumer_waits_in_silence_for_a_broker_that_is_busy_and_shows_life(
+    consume: Consume, root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_client, "WARN_AFTER_S", 0.0)
+    send(root, "t", ["a"])
+    run, store = consume(), Root(str(root), {}).store
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            store.touch(HEARTBEAT_PATH, b"")
+            os.utime(root / HEARTBEAT_PATH, (number, number))
+            run.next()
+        assert "waits for the broker" not in caplog.text
+        run.next()
+    assert "waits for the broker" in caplog.text, "it shows life no more"
 
 
 def test_an_open_grant_is_read_on_while_no_broker_runs(

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from pulsar_spark.connector.broker.broker_query import standalone
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.positions.position import EARLIEST
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import Rejection, Report, Seek
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.broker.protocol.commands import Rejection, Report, Seek
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.model.positions.position import EARLIEST
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicPartition
+from pulsar_spark.state.broker_query import standalone
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.spark_query import SparkQuery
 from tests.connector.topics import numbers, send
@@ -137,11 +137,11 @@ def test_the_progress_of_each_micro_batch_tells_the_backlog_of_each_topic(
         assert running.awaitTermination(120)
     finally:
         running.stop()
-    told = [
+    reported = [
         (each["batchId"], json.loads(each["sources"][0]["latestOffset"]))
         for each in running.recentProgress if query.batches.get(each["batchId"])
     ]  # fmt: skip
-    batches = [query.batches[number] for number, _ in told]
+    batches = [query.batches[number] for number, _ in reported]
     assert [len(rows) for rows in batches] == [5, 5, 3]
     # What is planned is told before the micro-batch before it is: two micro-batches back.
     left = {"t": 10, "u": 3}
@@ -150,10 +150,10 @@ def test_the_progress_of_each_micro_batch_tells_the_backlog_of_each_topic(
         left[row.topic.split("/")[-1]] -= 1
     expected.append(left)
     full = "persistent://public/default/"
-    for _, value in told:
+    for _, value in reported:
         for topic in value["topics"].values():
             assert topic["0"].pop("oldestBacklogMessageAgeSeconds") >= 0
-    assert [value for _, value in told] == [
+    assert [value for _, value in reported] == [
         {
             "subscription": "s", "version": 1,
             "topics": {

@@ -10,18 +10,21 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from pulsar_spark.connector.broker.broker_query import standalone
-from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_remains
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.broker.protocol.commands import Report
+from pulsar_spark.connector.runtime.consuming.withheld_batches import (
+    WithheldBatches,
+    report_without_suspects,
+)
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.consumer.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicPartition
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import Report
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.state.broker_query import standalone
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, numbers, options_of, send
 
@@ -66,7 +69,7 @@ def test_a_batch_is_withheld_once_it_was_begun_too_often_and_stays_so(root: Path
     assert {group.failures for group in state.groups} == {2}
     assert len(list(state.not_done(ABOUT).entries())) == 40
     report = Report("s", "c", 1, acknowledged=Cursor(Position(0, 39)))
-    left = what_remains(state, ABOUT, report, LEDGERS[ABOUT])
+    left = report_without_suspects(state, ABOUT, report, LEDGERS[ABOUT])
     assert not left.acknowledged.individually_deleted
     assert left.acknowledged.mark_delete_position == EARLIEST
 
@@ -78,7 +81,7 @@ def test_a_group_that_fails_is_cut_and_a_message_by_itself_is_given_up(root: Pat
     assert left_out
     for _ in range(2):
         state = run.behind(ended.to_json_value(), ended)
-        assert not state.buried
+        assert not state.dead_lettered
         begun, ended = ended, run.named(state.release(), ended)
         run.planned(ended.to_json_value())
         assert not run.leaves_out(begun, ended.to_json_value(), ended, lambda _: LEDGERS)
@@ -86,10 +89,10 @@ def test_a_group_that_fails_is_cut_and_a_message_by_itself_is_given_up(root: Pat
         run, left_out = planned_by_a_new_run(root, begun, ended, **given)
         assert left_out, "a group fails at once"
     state = run.behind(ended.to_json_value(), ended)
-    assert state.buried == {ABOUT: PositionSet.of([(0, 0)])}
-    report = what_remains(state, ABOUT, Report("s", "c"), LEDGERS[ABOUT])
+    assert state.dead_lettered == {ABOUT: PositionSet.of([(0, 0)])}
+    report = report_without_suspects(state, ABOUT, Report("s", "c"), LEDGERS[ABOUT])
     (rejection,) = report.rejected
-    assert (rejection.attempt, rejection.bury) == (None, True)
+    assert (rejection.attempt, rejection.to_dead_letter) == (None, True)
     assert "ended 3 times or more" in dict(rejection.properties)["ERROR"]
     again = run.named(state, offset(2))
     assert run.named(state, offset(3)).suspects == again.suspects

@@ -9,19 +9,30 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.broker.protocol.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.broker.protocol.ready import Grant, Reply
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.broker.watched_leases import WatchedLeases
+from pulsar_spark.connector.runtime.system_topics.lease import (
+    Lease,
+    LeaseKeeper,
+    leases,
+    read_lease,
+)
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
-from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import ConsumerBusyError, ServerError, StorageError
-from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.protocol.ready import Grant, Reply
-from pulsar_spark.records.stored_record import canonical_json
+from pulsar_spark.model.records.stored_record import canonical_json
+from pulsar_spark.model.topic_name import TopicPartition
 from pulsar_spark.testing import ManualClock
-from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
 
@@ -53,21 +64,21 @@ def turns(loop: EmbeddedBroker, *runs: Run) -> list[str]:
             return values
 
 
-def subscribe(place: Root, name: str = "c", about: TopicPartition = ABOUT) -> None:
+def subscribe(place: Root, name: str = "c", topic_partition: TopicPartition = ABOUT) -> None:
     command = Subscribe(
         "s", name, 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST, permits=9
     )
-    SystemTopic(place, COMMANDS).append([Record.of(about, "s", command)])
+    SystemTopic(place, COMMANDS).append([Record.of(topic_partition, "s", command)])
 
 
-def told(place: Root, kind: type) -> list[Any]:
+def reported(place: Root, kind: type) -> list[Any]:
     dispatch = SystemTopic(place, DISPATCH)
     found = dispatch.read(0, dispatch.refresh(), keep=lambda _, name: not name.startswith("\x00"))
     return [item for each in found if isinstance(item := each.record.item(), kind)]
 
 
 def given_up(place: Root) -> list[str]:
-    replies = told(place, Reply)
+    replies = reported(place, Reply)
     return [each.consumer for each in replies if each.error is ServerError.CONSUMER_REPLACED]
 
 
@@ -95,16 +106,16 @@ def test_news_that_come_as_a_lease_is_renewed_make_it_short_and_wait_for_no_requ
     monkeypatch.setattr(place.store, "remote", True)
     keeper, lease = LeaseKeeper(place.store), Lease("s", "c", 1, 30_000)
     keeper.keep(lease)
-    news = threading.Thread(target=keeper.wake, daemon=True)
+    activity = threading.Thread(target=keeper.wake, daemon=True)
     touch, waited = MemoryStore.touch, list[bool]()
 
     def touched(store: MemoryStore, path: str, data: bytes) -> None:
         monkeypatch.setattr(MemoryStore, "touch", touch)
         if is_written:
             touch(store, path, data)
-        news.start()
-        news.join(STUCK_S)
-        waited.append(news.is_alive())
+        activity.start()
+        activity.join(STUCK_S)
+        waited.append(activity.is_alive())
         if not is_written:
             touch(store, path, data)
 
@@ -175,7 +186,7 @@ def test_wall_time_that_jumps_ahead_and_back_gives_up_nobody(
     send(place.service_url, "t", "c")
     looks(loop, clock, 60)
     assert not given_up(place)
-    assert len(told(place, Grant)) == 3
+    assert len(reported(place, Grant)) == 3
 
 
 def test_a_store_whose_clock_is_wrong_gives_up_nobody(
@@ -208,6 +219,38 @@ def test_a_broker_that_slept_with_its_consumers_gives_them_time(
     LeaseKeeper(place.store).keep(lease)
     looks(loop, clock, 60)
     assert not given_up(place)
+
+
+def test_a_sign_of_life_that_comes_behind_a_slow_listing_is_not_counted_against_its_consumer(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place.store, "remote", True)
+    lease = Lease("s", "c", 1, 30_000)
+    place.store.touch(lease.path, lease.to_json())
+    watched, known = WatchedLeases(place.store), {lease.path: {ABOUT: lease}}
+    assert not watched.over(known)
+    for behind_s in (15, 30):  # when the other requests of each look are done, each 5 s long
+        clock.advance(seconds=10)
+        watched.ask()
+        if behind_s == 30:
+            place.store.touch(lease.path, lease.to_json())
+        clock.advance(seconds=5)
+        assert not watched.over(known), behind_s
+
+
+def test_a_consumer_at_work_that_has_a_long_lease_is_not_called(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place.store, "remote", True)
+    lease = Lease("s", "c", 1, 600_000)
+    LeaseKeeper(place.store).keep(lease)
+    watched, known = WatchedLeases(place.store), {lease.path: {ABOUT: Lease("s", "c", 1)}}
+    over: list[str] = []
+    for _ in range(60):
+        watched.wake_up([ABOUT])
+        clock.advance(seconds=10)
+        over += watched.over(known)
+    assert not over
 
 
 # -- refused on one of several topics ------------------------------------------------------------
@@ -259,11 +302,8 @@ def test_a_lease_whose_consumer_never_came_is_forgotten_and_makes_no_broker(
     send(place.service_url, "t", "a")
     send(place.service_url, "u", "a")
     subscribe(place)
-    place.store.touch(  # killed between its lease, as version 1 wrote it, and its Subscribe
-        "_leases/s~d~7",
-        b'{"consumer": "d", "incarnation": 7, "lease_ms": 30000, "partitions": '
-        b'[["persistent://public/default/u", 0]], "subscription": "s", "version": 1}',
-    )
+    killed = Lease("s", "d", 7, 30_000)  # between its lease and its Subscribe
+    place.store.touch(killed.path, killed.to_json())
     keeper = LeaseKeeper(place.store)
     keeper.keep(Lease("s", "c", 1, 30_000))
     looks(loop, clock, 40)
@@ -271,7 +311,7 @@ def test_a_lease_whose_consumer_never_came_is_forgotten_and_makes_no_broker(
     fresh = EmbeddedBroker(place, "_broker/another")
     send(place.service_url, "t", "b")
     looks(fresh, clock, 2)
-    assert len(told(place, Grant)) == 2
+    assert len(reported(place, Grant)) == 2
 
 
 def test_names_of_any_length_have_leases_of_their_own_on_a_disk(tmp_path: Path) -> None:

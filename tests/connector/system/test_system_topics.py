@@ -9,14 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.system import system_topics
-from pulsar_spark.connector.system.system_topics import APART_BYTES, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.system_topics import system_topics
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    APART_BYTES,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader
 from pulsar_spark.errors import CorruptFileError, ObjectNotFoundError
-from pulsar_spark.positions.ledger_info import LedgerInfo
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.positions.ledger_info import LedgerInfo
+from pulsar_spark.model.topic_name import TopicPartition
 
 ABOUT = TopicPartition("persistent://public/default/t", 0)
 SAID = [Record(ABOUT, name, name.encode()) for name in ("a", "b", "c")]
@@ -47,14 +52,14 @@ def test_all_records_come_back_those_aside_last(root: Path, size: int) -> None:
 @pytest.mark.parametrize(
     "wanted", [{"a"}, {"b", "c"}, {"c", "\x00shard/1"}, {"\x00shard/3"}, {"x"}]
 )
-def test_records_are_chosen_by_name(root: Path, size: int, wanted: set[str]) -> None:
+def test_records_are_chosen_by_name(root: Path, size: int, requested: set[str]) -> None:
     topic = SystemTopic(Root(str(root), {}), DISPATCH)
     topic.open().append(topic.write(SAID, shards(size)))
-    found = list(topic.read(0, topic.refresh(), keep=lambda _, name: name in wanted))
+    found = list(topic.read(0, topic.refresh(), keep=lambda _, name: name in requested))
     everything = [*SAID, *shards(size)]
-    assert [each.record for each in found] == [r for r in everything if r.subscription in wanted]
+    assert [each.record for each in found] == [r for r in everything if r.subscription in requested]
     assert [each.row for each in found] == [
-        row for row, each in enumerate(everything) if each.subscription in wanted
+        row for row, each in enumerate(everything) if each.subscription in requested
     ]
 
 
@@ -103,8 +108,8 @@ def test_nothing_is_no_file(root: Path) -> None:
 def test_ledgers_that_were_merged_say_what_they_said(root: Path) -> None:
     topic = SystemTopic(Root(str(root), {}), DISPATCH)
     for number in range(40):
-        aside = shards(4 * APART_BYTES) if number == 20 else shards(400)
-        topic.open().append(topic.write(SAID[: number % 3 + 1], aside))
+        quarantined = shards(4 * APART_BYTES) if number == 20 else shards(400)
+        topic.open().append(topic.write(SAID[: number % 3 + 1], quarantined))
     apart = list(topic.read(0, topic.refresh()))
     few = list(topic.read(3, 33, keep=lambda _, name: name == "c"))
     LedgerStore(topic.open()).merge_small_files()

@@ -11,16 +11,16 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.sink.stream_writer import MessageSink
-from pulsar_spark.connector.storage.clock import ManualClock
-from pulsar_spark.connector.telemetry.stats_recorder import (
+from pulsar_spark.connector.inspect.telemetry.stats_recorder import (
     KEPT,
     LOG,
     ConsumerStatsRecorder,
     ProducerStatsRecorder,
     Sample,
 )
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.stream_writer import MessageSink
+from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.options.options import Options
 from tests.connector.client.clients import all_of, shared
 from tests.connector.reading import Run

@@ -39,15 +39,19 @@ def test_a_query_that_logs_what_it_does_tells_its_lag(
     )  # fmt: skip
     try:
         query.processAllAvailable()
-        told = [
+        reported = [
             json.loads(each.sources[0].latestOffset)["topics"]["persistent://public/default/t"]["0"]
             for each in query.recentProgress
             if each.numInputRows
         ]
     finally:
         query.stop()
-    assert [each["backlog"] for each in told] == [3, 1, 0]
-    assert [each["oldestBacklogMessageAgeSeconds"] is None for each in told] == [False, False, True]
+    assert [each["backlog"] for each in reported] == [3, 1, 0]
+    assert [each["oldestBacklogMessageAgeSeconds"] is None for each in reported] == [
+        False,
+        False,
+        True,
+    ]
     assert len(messages(root, "copy")) == 5
 
 
@@ -82,9 +86,9 @@ def test_a_trace_goes_from_a_task_of_the_sink_to_a_function_in_sparks_workers(
     frame = read.load(str(root))
     done = pulsar_spark.process(frame, lambda _: None, tracing=set_up)
     assert done.count() == 2
-    told = [*map(json.loads, SPANS.read_text(encoding="utf-8").splitlines())]
+    reported = [*map(json.loads, SPANS.read_text(encoding="utf-8").splitlines())]
     SPANS.unlink()
-    sent, *found = told
+    sent, *found = reported
     assert sent["name"] == "send persistent://public/default/t"
     assert sent["attributes"]["messaging.batch.message_count"] == 2
     assert {each["name"] for each in found} == {"process persistent://public/default/t"}

@@ -22,10 +22,10 @@ from pyspark.sql.types import BinaryType, StructType
 
 import pulsar_spark
 from pulsar_spark import pulsar, telemetry
-from pulsar_spark.connector.functions.processing import Processor
-from pulsar_spark.connector.sink.stream_writer import MessageSink
-from pulsar_spark.connector.telemetry import instruments, tracing
-from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.inspect.telemetry import instruments, tracing
+from pulsar_spark.connector.runtime.topics.topics import Root, options_of
+from pulsar_spark.connector.spark.functions.processing import Processor
+from pulsar_spark.connector.spark.stream_writer import MessageSink
 from pulsar_spark.errors import InvalidOptionError
 from tests.connector.client.clients import EARLIEST, all_of, python, shared, subscribe
 
@@ -88,7 +88,7 @@ def test_one_trace_goes_from_the_publisher_through_process_to_the_dead_letter(
 ) -> None:
     policy = pulsar.ConsumerDeadLetterPolicy(1, "buried")
     consumer = shared(client, dead_letter_policy=policy)
-    letters = subscribe(client, "buried")
+    dead_letters = subscribe(client, "buried")
     with tracer().start_as_current_span("order placed") as root:
         client.create_producer("t").send(b"poison")
     downstream = client.create_producer("downstream")
@@ -99,7 +99,7 @@ def test_one_trace_goes_from_the_publisher_through_process_to_the_dead_letter(
 
     messages = all_of(consumer)
     consumer.settle(Processor(handle).outcomes(batch_of(messages)).to_pylist())
-    (letter,) = all_of(letters, 5000)
+    (letter,) = all_of(dead_letters, 5000)
     with telemetry.processing(letter, "undertaker") as span:
         assert span.is_recording()
     found = by_name(spans)
@@ -113,8 +113,8 @@ def test_one_trace_goes_from_the_publisher_through_process_to_the_dead_letter(
     assert processed.attributes["error.type"] == "Reject"
     onward = found["send persistent://public/default/downstream"]
     assert onward.parent.span_id == processed.context.span_id
-    buried = found["process persistent://public/default/buried"]
-    assert buried.attributes["messaging.destination.subscription.name"] == "undertaker"
+    dead_lettered = found["process persistent://public/default/buried"]
+    assert dead_lettered.attributes["messaging.destination.subscription.name"] == "undertaker"
     for each in (sent, processed):
         operation = "send" if each is sent else "process"
         assert each.attributes["messaging.system"] == "pulsarlite"
@@ -208,8 +208,8 @@ def test_a_message_that_takes_long_has_a_span_of_its_own(
     for message in given(3):
         within(message)
     within.close()
-    told = [each.attributes["messaging.message.id"] for each in finished(spans)]
-    assert told == ["0:-1:-1:-1", "1:-1:-1:-1", "2:-1:-1:-1"]
+    reported = [each.attributes["messaging.message.id"] for each in finished(spans)]
+    assert reported == ["0:-1:-1:-1", "1:-1:-1:-1", "2:-1:-1:-1"]
 
 
 def set_up() -> None:
@@ -234,10 +234,10 @@ def test_a_sinks_task_has_a_span_that_its_rows_name(
     assert span.attributes["messaging.batch.message_count"] == 6
     context = span.context
     mine = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-    told = [each.properties() for each in all_of(consumer)]
-    assert told[:3] == [{"traceparent": GIVEN}, {"traceparent": mine},
+    reported = [each.properties() for each in all_of(consumer)]
+    assert reported[:3] == [{"traceparent": GIVEN}, {"traceparent": mine},
                         {"k": "v", "traceparent": mine}]  # fmt: skip
-    assert told[3:] == [{"traceparent": mine}] * 3
+    assert reported[3:] == [{"traceparent": mine}] * 3
 
 
 def test_a_sink_whose_tracing_is_not_there_says_so_before_it_runs(url: str) -> None:
@@ -284,7 +284,7 @@ def test_a_functions_own_process_is_set_up_and_exports_before_it_ends(tmp_path: 
     """As in Spark's task: the function runs in a child, which is killed at its end."""
     done = python(f"""
 import pyarrow as pa
-from pulsar_spark.connector.functions.processing import Processor
+from pulsar_spark.connector.spark.functions.processing import Processor
 
 def set_up():
     from opentelemetry import trace
@@ -320,7 +320,7 @@ def test_opentelemetry_is_not_imported_by_who_does_not_use_it() -> None:
 import sys
 import pulsar_spark
 from pulsar_spark import pulsar, telemetry
-from pulsar_spark.connector.functions.processing import Processor
+from pulsar_spark.connector.spark.functions.processing import Processor
 client = pulsar.Client("memory://untraced")
 consumer = client.subscribe("t", "s", initial_position=pulsar.InitialPosition.Earliest)
 client.create_producer("t").send(b"a", properties={"traceparent": "00-1-2-01"})

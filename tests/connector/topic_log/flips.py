@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.source.stream_reader import PulsarliteReader
-from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.policies import change_policies, read_policies
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.topic_log.transaction_commit import commit_together
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.policies import change_policies, read_policies
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.runtime.topics.transaction_commit import commit_together
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.stream_reader import PulsarliteReader
 from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.log.transaction_attempt import Transaction
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Scope
-from pulsar_spark.topic_log.transaction_attempt import Transaction
-from pulsar_spark.topic_name import TopicName
 from tests.connector.topics import ledger_of, maps, options_of, send, written
 
 TOPIC: Final = "t"
@@ -161,12 +161,12 @@ def _in_children(root: Path, file: Path, every: int, cuts: int) -> tuple[Counter
         child = os.fork()
         if not child:
             os.close(reading)
-            with os.fdopen(writing, "w", buffering=1) as told:
-                _report(root, damages(file, every, cuts), skipped, told)
+            with os.fdopen(writing, "w", buffering=1) as reported:
+                _report(root, damages(file, every, cuts), skipped, reported)
             os._exit(0)
         os.close(writing)
-        with os.fdopen(reading) as told:
-            lines = told.read().splitlines()
+        with os.fdopen(reading) as reported:
+            lines = reported.read().splitlines()
         _, status = os.waitpid(child, 0)
         file.write_bytes(whole)
         failures += sum(line.startswith("!") for line in lines)
@@ -181,14 +181,14 @@ def _in_children(root: Path, file: Path, every: int, cuts: int) -> tuple[Counter
         print(f"! died with status {status} at number {skipped} of {file}", flush=True)
 
 
-def _report(root: Path, all_: Iterator[Damage], skipped: int, told: Any) -> None:
+def _report(root: Path, all_: Iterator[Damage], skipped: int, reported: Any) -> None:
     expected = read_all(root)
     for number, damage in enumerate(all_):
         if number >= skipped:
             try:
-                told.write(outcome(damage, lambda: read_all(root), expected) + "\n")
+                reported.write(outcome(damage, lambda: read_all(root), expected) + "\n")
             except AssertionError as error:
-                told.write(f"! {error}".replace("\n", " ")[:500] + "\n")
+                reported.write(f"! {error}".replace("\n", " ")[:500] + "\n")
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ from typing import Any
 
 import pandas as pd  # noqa: F401 - each fork would load it: pyarrow does, for arrays of values
 
-from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.storage.object_store import ObjectStore
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import FileReclaimedError, TopicExistsError
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import FOLDER, messages, publish, values_of, write

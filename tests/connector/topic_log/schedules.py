@@ -19,23 +19,23 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.source.partition_view import kept_rows
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.runtime.reading.partition_view import kept_rows
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.runtime.topics.transaction_commit import begin, commit_together
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.storage.object_store import ObjectStore
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.topic_log.transaction_commit import begin, commit_together
 from pulsar_spark.errors import (
     FileReclaimedError,
     InvalidTxnStatusError,
     StorageError,
     TopicExistsError,
 )
-from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.model.positions.ledger_info import LedgerInfo
 from tests.connector.topic_log.faulty_store import Disk, FaultyStore, KilledError
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import Clock, messages, write
@@ -393,7 +393,7 @@ def quick() -> Iterator[None]:
     names = {
         "SNAPSHOT_EVERY": 4,
         "pause_s": lambda *_, **__: 0.0,
-        "IDLE_POINTER_LOOK_S": float("inf"),
+        "IDLE_POINTER_POLL_S": float("inf"),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in names.items():

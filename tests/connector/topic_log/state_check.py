@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pulsar_spark.positions.ledger_info import LedgerSum
-from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.log.ledger_log import TopicState
+from pulsar_spark.model.positions.ledger_info import LedgerSum
 
 
 def check_state(state: TopicState) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark.connector.ledger_files.content_digest import content_digest
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader, LedgerFileWriter
-from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.storage.clock import SystemClock
+from pulsar_spark.connector.storage.data_files.content_digest import content_digest
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader, LedgerFileWriter
+from pulsar_spark.connector.storage.data_files.sequence_ids import sequence_ranges
 from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.positions.ledger_info import BatchSizes
-from pulsar_spark.records.stored_record import CHECKSUM_FIELD
-from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT, Commit
-from pulsar_spark.topic_log.publication import NewLedger
+from pulsar_spark.log.ledger_commit import COMMIT_FORMAT
+from pulsar_spark.log.publication import NewLedger
+from pulsar_spark.model.positions.ledger_info import BatchSizes
+from pulsar_spark.model.records.stored_record import CHECKSUM_FIELD
 
 FOLDER = "persistent/public/default/orders"
 TIMES = pa.timestamp("us", tz="UTC")
@@ -82,8 +82,8 @@ class HookedStore(ObjectStore):
 
     def _fire(self, operation: str, path: str, *, after: bool) -> None:
         for hook in list(self.hooks):
-            wanted = hook.operation == operation and hook.after is after
-            if wanted and path.endswith(hook.suffix) and hook.times > 0:
+            requested = hook.operation == operation and hook.after is after
+            if requested and path.endswith(hook.suffix) and hook.times > 0:
                 hook.times -= 1
                 kept, self.hooks = self.hooks, []
                 try:
@@ -170,15 +170,6 @@ def write(ledger: ManagedLedger, parts: dict[int, pa.Table], batch: int = 1000) 
         )
         for part, rows in parts.items()
     ]
-
-
-def assert_is_rewritten_as_it_was(path: Path) -> None:
-    """What is read of a commit is written byte for byte; of an older version, field for field."""
-    data = path.read_bytes()
-    commit = Commit.from_json(data, path.name, int(path.stem))
-    if json.loads(data)["version"] == COMMIT_FORMAT.version:
-        assert commit.to_json() == data
-    assert Commit.from_json(commit.to_json(), path.name, int(path.stem)) == commit
 
 
 def rewrite(path: Path, **changes: Any) -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges, sequences_of
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.storage.data_files.sequence_ids import sequence_ranges, sequences_of
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_log.publication import AlreadyCommitted
-from pulsar_spark.topic_log.sequence_ranges import PublishedSequences, SequenceRange
+from pulsar_spark.log.ledger_commit import Commit
+from pulsar_spark.log.publication import AlreadyCommitted
+from pulsar_spark.log.sequence_ranges import PublishedSequences, SequenceRange
+from pulsar_spark.model.positions.cursor import Cursor
 from tests.connector.topic_log.stores import FOLDER, HookedStore, messages, values_of, write
 
 
@@ -147,7 +147,7 @@ def test_without_the_setting_nothing_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_what_is_hidden_survives_a_snapshot_and_goes_with_its_ledger(topic: ManagedLedger) -> None:
-    from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+    from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
 
     send(topic, 0, 9)
     send(topic, 5, 14)
@@ -273,7 +273,7 @@ def test_only_ledgers_with_holes_that_may_have_the_id_are_looked_into(topic: Man
 
 
 def test_what_was_trimmed_counts_up_to_its_highest_id(topic: ManagedLedger) -> None:
-    from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+    from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
 
     send_ids(topic, [5, 9])
     send_ids(topic, [20, 12])
@@ -286,7 +286,7 @@ def test_what_was_trimmed_counts_up_to_its_highest_id(topic: ManagedLedger) -> N
 
 
 def test_merged_files_are_looked_into_where_they_lie_now(topic: ManagedLedger) -> None:
-    from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+    from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
 
     send_ids(topic, [5, 9])
     send_ids(topic, [20, 12])

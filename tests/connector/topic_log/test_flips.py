@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker.letters import write_letters
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.ready import Letter
-from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.log.ledger_commit import COMMIT_FORMAT
 from tests.connector.reading import messages
 from tests.connector.topic_log.flips import damages, files_of, make_topic, outcome, read_all
 from tests.connector.topic_log.stores import FOLDER, rewrite
-from tests.connector.topics import files_below, ledger_of, options_of
-
-ORDERS = TopicPartition("persistent://public/default/orders", 0)
-LETTER = Letter("persistent://public/default/letters", "s", PositionSet.of([(2, 0)]))
+from tests.golden import ROOT
 
 EVERY = 997
-GOLDEN = Path(__file__).parents[2] / "golden"
-HEADER_BIT = 40
-"""In the header of a page, of a file without checksums: Arrow then finds no rows, and no error."""
-
-SHORT_READS: dict[str, Callable[[Path], Any]] = {
-    "source": lambda root: messages(root, "orders"),
-    "merge": lambda root: LedgerStore(ledger_of(root, "orders")).merge_small_files(),
-    "compaction": lambda root: compact(ledger_of(root, "orders")),
-    "letters": lambda root: write_letters(Root.of(options_of(root)), ORDERS, [LETTER]),
-}
 
 
 @pytest.mark.parametrize("snapshot", [True, False], ids=["with a snapshot", "without"])
@@ -58,39 +37,6 @@ def test_a_flipped_bit_or_a_cut_end_gives_a_named_error_or_the_same_rows(
     }
     assert found <= {"CORRUPT_FILE", "FUTURE_VERSION", "TOPIC_NOT_FOUND", "same"}
     assert "CORRUPT_FILE" in found
-
-
-@pytest.mark.parametrize("reader", SHORT_READS)
-def test_fewer_rows_than_the_log_says_are_an_error_wherever_they_are_read(
-    tmp_path: Path, reader: str
-) -> None:
-    root = shutil.copytree(GOLDEN / "log-v1", tmp_path / "root")
-    (file,) = (root / FOLDER / "data").iterdir()
-    data = bytearray(file.read_bytes())
-    data[HEADER_BIT // 8] ^= 1 << HEADER_BIT % 8
-    file.write_bytes(data)
-    if reader == "merge":
-        shutil.copy(file, file.with_name("another.parquet"))
-        (log,) = (each for each in (root / FOLDER / "_log").glob("*9.json"))
-        _add_ledger(log, "data/another.parquet")
-    kept = files_below(root / FOLDER)
-    with pytest.raises(CorruptFileError, match=f"{file.name} of topic .* is damaged") as caught:
-        SHORT_READS[reader](root)
-    assert "rows could be read" in str(caught.value)
-    assert files_below(root / FOLDER) == kept
-
-
-def _add_ledger(last: Path, file: str) -> None:
-    """A commit with a ledger more, so that there are two small files to merge."""
-    ledger = {
-        "id": 5, "partition": 0, "file": file, "first_row": 0, "batch_sizes": [[1, 3]],
-        "size_bytes": 6, "min_publish_time_ms": 1, "max_publish_time_ms": 1,
-    }  # fmt: skip
-    fields = {
-        "number": 10, "commit_id": "x", "timestamp_ms": 1, "term": None, "transaction": None,
-        "application": None, "ledgers": [ledger],
-    }  # fmt: skip
-    last.with_name(f"{10:020d}.json").write_bytes(COMMIT_FORMAT.encode(fields))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +59,7 @@ def _add_ledger(last: Path, file: str) -> None:
 def test_numbers_that_a_commit_can_not_have_are_refused(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    root = shutil.copytree(GOLDEN / "log-v2", tmp_path / "root")
+    root = shutil.copytree(ROOT, tmp_path / "root")
     log = root / FOLDER / "_log"
     (log / "pointer.json").unlink()
     path = log / f"{1:020d}.json"
@@ -129,7 +75,7 @@ def test_numbers_that_a_commit_can_not_have_are_refused(
 def test_a_file_that_is_not_the_one_that_was_published_is_refused(
     tmp_path: Path, seal: list[int] | None, why: str
 ) -> None:
-    root = shutil.copytree(GOLDEN / "log-v2", tmp_path / "root")
+    root = shutil.copytree(ROOT, tmp_path / "root")
     (file,) = (root / FOLDER / "data").iterdir()
     for path in (root / FOLDER / "_log").glob("0*[0-9].json"):
         moved = COMMIT_FORMAT.decode(path.read_bytes()).get("moved")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pulsar_spark.connector.runtime.topics.ledger_store import INACTIVE_AGE_MS, LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.ledger_store import INACTIVE_AGE_MS, LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.errors import ProducerFencedError
-from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_log.publication import AlreadyCommitted
-from tests.connector.topic_log.make_golden_producers import CLAIMS
-from tests.connector.topic_log.state_check import check_state
+from pulsar_spark.log.ledger_commit import Commit
+from pulsar_spark.log.publication import AlreadyCommitted
 from tests.connector.topic_log.stores import (
     FOLDER,
     Clock,
@@ -25,9 +21,6 @@ from tests.connector.topic_log.stores import (
     with_clock,
     write,
 )
-
-GOLDEN = Path(__file__).parents[2] / "golden" / "inactive-v2"
-COMMITS = sorted((GOLDEN / FOLDER / "_log").glob("0*[0-9].json"))
 
 
 @pytest.fixture
@@ -70,7 +63,7 @@ def test_an_application_that_was_away_is_forgotten_and_not_before(
     assert LedgerStore(topic).forget_inactive() is None
     for state in (topic.state, other(topic, clock).state):
         assert state.applications == {"busy": 0, "query-1": 4}
-        assert state.last_seen.applications.keys() == state.applications.keys()
+        assert state.last_active.applications.keys() == state.applications.keys()
     assert isinstance(publish(topic, "again", application=("query-0", 3)), Commit)
 
 
@@ -113,28 +106,3 @@ def test_one_clock_that_is_wrong_makes_nobody_forgotten(
         clock.now_ms += 2 * INACTIVE_AGE_MS
         assert LedgerStore(topic).forget_inactive() is None
     assert isinstance(publish(topic, "a", application=("query", 3)), AlreadyCommitted)
-
-
-# -- as it is stored -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", COMMITS, ids=lambda path: path.stem.lstrip("0") or "0")
-def test_a_commit_is_written_as_it_was(path: Path) -> None:
-    data = path.read_bytes()
-    assert Commit.from_json(data, path.name, int(path.stem)).to_json() == data
-
-
-@pytest.mark.parametrize("from_snapshot", [True, False])
-def test_what_was_forgotten_is_read(tmp_path: Path, *, from_snapshot: bool) -> None:
-    golden = shutil.copytree(GOLDEN, tmp_path / "golden")
-    if not from_snapshot:
-        (golden / FOLDER / "_log" / "pointer.json").unlink()
-    topic = ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
-    check_state(topic.state)
-    assert topic.state.applications == {"app-here": 4}
-    assert topic.state.sequence_ids == {0: {"here": 8}}
-    assert values_of(topic) == ["again", "last"]
-    with pytest.raises(ProducerFencedError):
-        publish(topic, "late", producer=CLAIMS[0])
-    assert topic.state.producers is not None
-    assert topic.state.producers["fenced_names"] == ["old"]

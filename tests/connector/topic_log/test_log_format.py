@@ -2,111 +2,54 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from pulsar_spark.connector.runtime.topics.log_snapshot import decode_snapshot, encode_snapshot
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.log_pointer import POINTER_FORMAT, LogPointer
-from pulsar_spark.connector.topic_log.log_snapshot import (
-    SNAPSHOT_FORMAT,
-    decode_snapshot,
-    encode_snapshot,
-)
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import (
     CorruptFileError,
     FileReclaimedError,
     FutureVersionError,
     ObjectNotFoundError,
 )
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT, Application, Commit, MovedLedger
-from pulsar_spark.topic_log.ledger_log import Tombstone, TopicState
-from pulsar_spark.topic_log.partition_state import HiddenMessages
-from pulsar_spark.topic_log.publication import NewLedger
-from pulsar_spark.topic_log.sequence_ranges import SequenceRange
+from pulsar_spark.log.ledger_commit import COMMIT_FORMAT, Application, Commit, MovedLedger
+from pulsar_spark.log.ledger_log import Tombstone, TopicState
+from pulsar_spark.log.partition_state import HiddenMessages
+from pulsar_spark.log.publication import NewLedger
+from pulsar_spark.log.sequence_ranges import SequenceRange
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import (
     FOLDER,
-    assert_is_rewritten_as_it_was,
-    publish,
     rewrite,
-    values_of,
 )
-
-GOLDEN = Path(__file__).parents[2] / "golden"
-VERSIONS = ["log-v1", "log-v2"]
-COMMITS = sorted(GOLDEN.glob(f"log-v*/{FOLDER}/_log/0*[0-9].json"))
+from tests.golden import ROOT
 
 
-@pytest.fixture(params=VERSIONS)
-def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy of a golden topic, to be opened and written to."""
-    return shutil.copytree(GOLDEN / request.param, tmp_path / "golden")
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """A copy of the golden root, to be opened and written to."""
+    return shutil.copytree(ROOT, tmp_path / "golden")
 
 
 def log_of(root: Path) -> Path:
     return root / FOLDER / "_log"
 
 
-def assert_is_the_golden_topic(ledger: ManagedLedger) -> None:
-    check_state(ledger.state)
-    assert [values_of(ledger, part) for part in range(3)] == [
-        ["a0", "a1", "a2", "a3", "a4"],
-        [],
-        ["c0", "c1"],
-    ]
-    assert ledger.state.applications == {"query-1": 1}
-    assert ledger.state.term == 1
-    assert ledger.state.settings == {"deduplication": True}
-    assert ledger.state.sequence_ids == {0: {"p": 4}, 1: {"p": 0}}
-    assert [each.ledger_id for part in range(3) for each in ledger.ledgers(part)] == [0, 2, 3, 4]
-    assert ledger.state.partition(1).trimmed_up_to.ledger_id == 1
-    assert ledger.state.next_ledger_id == 5
-
-
-def test_a_topic_that_was_written_once_is_read_from_its_snapshot(golden: Path) -> None:
-    ledger = ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
-    assert_is_the_golden_topic(ledger)
-    publish(ledger, "c2", partition=2)
-    assert values_of(ledger, 2) == ["c0", "c1", "c2"]
-
-
-def test_a_topic_that_was_written_once_is_read_from_its_first_commit_on(golden: Path) -> None:
-    (log_of(golden) / "pointer.json").unlink()
-    ledger = ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
-    assert_is_the_golden_topic(ledger)
-
-
-@pytest.mark.parametrize("path", COMMITS, ids=lambda path: f"{path.parts[-6]}-{path.stem[-1]}")
-def test_a_commit_is_written_as_it_was(path: Path) -> None:
-    assert_is_rewritten_as_it_was(path)
-
-
-def test_the_pointer_is_written_as_it_was() -> None:
-    old, new = (
-        (GOLDEN / version / FOLDER / "_log" / "pointer.json").read_bytes() for version in VERSIONS
-    )
-    assert LogPointer.from_json(new, "pointer.json").to_json() == new
-    read = LogPointer.from_json(old, "pointer.json")
-    assert LogPointer.from_json(read.to_json(), "pointer.json") == read
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 3},
+        {"version": 2},
         {"transaction": {"coordinator": 1}},
         {"invented": 1},
     ],
@@ -120,27 +63,6 @@ def test_a_commit_of_the_future_is_refused(golden: Path, change: dict[str, Any])
         ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
     assert last.name in str(caught.value)
     assert sorted(log_of(golden).iterdir()) == before
-
-
-def test_a_pointer_of_the_future_is_refused(golden: Path) -> None:
-    pointer = log_of(golden) / "pointer.json"
-    fields = json.loads(pointer.read_text())
-    fields.pop("~crc32", None)
-    pointer.write_bytes(replace(POINTER_FORMAT, version=3).encode(fields))
-    with pytest.raises(FutureVersionError, match=r"pointer\.json has format version 3"):
-        ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
-
-
-def test_a_snapshot_of_the_future_is_refused(golden: Path) -> None:
-    (snapshot,) = log_of(golden).glob("*.snapshot.parquet")
-    table = pq.read_table(snapshot)
-    rest = SNAPSHOT_FORMAT.decode(pq.read_metadata(snapshot).metadata[b"pulsarlite.topic"])
-    future = replace(SNAPSHOT_FORMAT, version=6).encode(rest)
-    with pq.ParquetWriter(snapshot, table.schema) as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata({"pulsarlite.topic": future.decode()})
-    with pytest.raises(FutureVersionError, match=f"{snapshot.name} of .* has format version 6"):
-        ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
@@ -228,6 +150,11 @@ def topic_of(ledgers: int) -> TopicState:
     return state
 
 
+def hiding(messages: PositionSet) -> Commit:
+    hidden = {0: Cursor(individually_deleted=messages).to_json_value()}
+    return Commit(5, "c", 1, ledgers=(ledger(4),), hidden=hidden)
+
+
 @pytest.mark.parametrize(
     ("refused", "why"),
     [
@@ -249,6 +176,10 @@ def topic_of(ledgers: int) -> TopicState:
         (Commit(5, "c", 1, reclaimed=("data/0.parquet",)), "it is known"),
         (Commit(5, "c", 1, forgotten=("data/0.parquet",)), "not given up"),
         (Commit(5, "c", 1, hidden={4: {}}), "a partition that is not there"),
+        (hiding(PositionSet.of([(9, 0)])), "ledgers that it does not add"),
+        (hiding(PositionSet.of([(4, 3)])), "it hides what ledger 4 does not have"),
+        (hiding(PositionSet.of_batch((4, 3), 2, 1)), "it hides what ledger 4 does not have"),
+        (hiding(PositionSet.of_batch((4, 0), 5, 3)), "it hides what ledger 4 does not have"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -356,15 +287,11 @@ def test_other_threads_see_a_commits_ledgers_last_and_all_at_once() -> None:
 
 def test_a_snapshot_whose_parts_do_not_agree_is_damaged() -> None:
     state = topic_of(3)
-    _, rest = state.to_snapshot()
-    since_checksums = ["file_bytes", "footer_crc32", "digest"]
-    table = pq.read_table(pa.BufferReader(encode_snapshot(state))).drop_columns(since_checksums)
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, table.schema) as writer:
-        writer.write_table(table.slice(1))
-        writer.add_key_value_metadata({"pulsarlite.topic": json.dumps({"version": 1, **rest})})
+    ledgers, rest = state.to_snapshot()
+    with patch.object(TopicState, "to_snapshot", lambda _: (ledgers[1:], rest)):
+        data = encode_snapshot(state)
     with pytest.raises(CorruptFileError, match="2 ledgers for partitions of 3"):
-        decode_snapshot(sink.getvalue().to_pybytes(), "t", "name", 3)
+        decode_snapshot(data, "t", "name", 3)
 
 
 def test_what_a_task_sends_to_the_driver_pickles() -> None:

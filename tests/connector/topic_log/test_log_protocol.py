@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.storage.object_store import ObjectStore
-from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.log_pointer import (
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.log_pointer import (
     LOG_GRACE_MS,
     POINTER_FILE,
     PointerFile,
 )
-from pulsar_spark.connector.topic_log.log_snapshot import snapshot_file
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.log_snapshot import snapshot_file
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.errors import (
     CorruptFileError,
     FencedError,
@@ -28,8 +28,8 @@ from pulsar_spark.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from pulsar_spark.topic_log.ledger_commit import Commit, log_file
-from pulsar_spark.topic_log.publication import AlreadyCommitted
+from pulsar_spark.log.ledger_commit import Commit, log_file
+from pulsar_spark.log.publication import AlreadyCommitted
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import (
     FOLDER,
@@ -115,8 +115,8 @@ def test_a_missing_topic_says_so(world: World) -> None:
 
 def test_ledger_ids_are_gapless_whoever_commits(world: World) -> None:
     ledgers = [world.first, world.open(), world.open()]
-    for turn in range(9):
-        publish(ledgers[turn % 3], str(turn), partition=turn % 2)
+    for run_once in range(9):
+        publish(ledgers[run_once % 3], str(run_once), partition=run_once % 2)
     reader = world.open()
     ids = [each.ledger_id for part in (0, 1) for each in reader.ledgers(part)]
     assert sorted(ids) == list(range(9))
@@ -229,8 +229,8 @@ def test_a_reader_behind_the_clean_up_meets_the_place_while_it_is_void(world: Wo
     assert publish(world.first, "seen").number == 1
     reader.refresh()
     reader.refresh()
-    assert reader._pointer_looked_s > 0
-    reader._pointer_looked_s = -10.0
+    assert reader._pointer_polled_s > 0
+    reader._pointer_polled_s = -10.0
     reader.refresh()
     assert published(reader) == ["seen"]
 
@@ -238,7 +238,7 @@ def test_a_reader_behind_the_clean_up_meets_the_place_while_it_is_void(world: Wo
 def test_an_idle_reader_looks_at_the_pointer_and_catches_up(world: World) -> None:
     reader = world.open()
     world.clean_up_past(5)
-    reader._pointer_looked_s = -10.0
+    reader._pointer_polled_s = -10.0
     assert reader.refresh()
     assert reader.state.number == world.open().state.number
 
@@ -315,7 +315,7 @@ def test_a_snapshot_by_a_clock_that_is_ahead_does_not_stop_the_clean_up(world: W
 def test_a_failing_snapshot_does_not_fail_the_commit(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pulsar_spark.connector.topic_log.managed_ledger.SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("pulsar_spark.connector.runtime.topics.managed_ledger.SNAPSHOT_EVERY", 1)
 
     def full() -> None:
         raise StorageError("no space left")

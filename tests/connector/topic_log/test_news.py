@@ -8,27 +8,27 @@ from unittest.mock import patch
 
 import pytest
 
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
-from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.news import (
+from pulsar_spark.broker.protocol.commands import CreateSubscription
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.reading.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.runtime.topics.activity import (
+    ACTIVITY,
     ANNOUNCED_S,
     BUSY_S,
     KEPT_S,
     NEWEST,
-    NEWS,
     ROUND_S,
+    ActivityWatch,
     Announcer,
-    NewsWatch,
-    news_file,
+    activity_file,
 )
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from pulsar_spark.options.options import Scope
-from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.testing import ManualClock
-from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.topics import options_of, send
 
 NAMES = [f"persistent://public/default/t{number}" for number in range(20)]
@@ -44,8 +44,8 @@ def made(root: Root, count: int) -> None:
         root.open_or_create(TopicName.parse(f"t{number}"), 1)
 
 
-def has_news(source: SubscribedTopics | EmbeddedBroker) -> bool:
-    return any(each.has_news() for each in source.watched)
+def has_activity(source: SubscribedTopics | EmbeddedBroker) -> bool:
+    return any(each.has_activity() for each in source.watched)
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def asked() -> Iterator[list[str]]:
 def test_a_topic_is_busy_for_a_minute_after_the_last_commit(
     place: Root, clock: ManualClock, name: str
 ) -> None:
-    watch, topics = NewsWatch(place.store), {*NAMES, name}
+    watch, topics = ActivityWatch(place.store), {*NAMES, name}
     assert watch.busy(topics) == set()
     news_of(place, name).announce()
     for _ in range(int(BUSY_S) - 1):
@@ -84,13 +84,13 @@ def test_a_topic_is_busy_for_a_minute_after_the_last_commit(
     assert name not in rounds[1]
 
 
-@pytest.mark.parametrize("path", [NEWEST, news_file(LONG)])
+@pytest.mark.parametrize("path", [NEWEST, activity_file(LONG)])
 @pytest.mark.parametrize("said", [b"\xff\xfe", b"", b"../x y", b"a\0b"])
 def test_a_damaged_announcement_stops_nobody(
     place: Root, clock: ManualClock, path: str, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryStore, "remote", path == NEWEST)
-    watch = NewsWatch(place.store, deletes=True)
+    watch = ActivityWatch(place.store, deletes=True)
     watch.busy(NAMES)
     place.store.touch(path, said)
     news_of(place, NAMES[7]).announce()
@@ -111,7 +111,7 @@ def test_an_announcement_holds_for_what_follows_within_its_time(
         for _ in range(int(2 * ANNOUNCED_S)):
             clock.advance(1_000)
             ledger.change_settings(lambda held: {"n": held.get("n", 0) + 1})
-    assert written == [news_file(NAMES[0])] * 2
+    assert written == [activity_file(NAMES[0])] * 2
 
 
 def test_a_commit_that_took_long_is_announced_again_behind_it(
@@ -138,7 +138,7 @@ def test_a_commit_that_took_long_is_announced_again_behind_it(
 def test_an_announcement_that_is_deleted_as_it_is_made_counts(
     place: Root, clock: ManualClock
 ) -> None:
-    watch, topics = NewsWatch(place.store, deletes=True), set(NAMES)
+    watch, topics = ActivityWatch(place.store, deletes=True), set(NAMES)
     news_of(place, NAMES[3]).announce()
     watch.busy(topics)
     clock.advance(int(KEPT_S * 1000))
@@ -150,20 +150,20 @@ def test_an_announcement_that_is_deleted_as_it_is_made_counts(
 
     with patch.object(type(place.store), "delete", late):
         assert NAMES[3] in watch.busy(topics)
-    assert not list(place.store.files(NEWS))
+    assert not list(place.store.files(ACTIVITY))
     for _ in range(int(ANNOUNCED_S)):
         clock.advance(1_000)
         assert NAMES[3] in watch.busy(topics)
 
 
 def test_who_does_not_announce_is_found_in_the_round(place: Root, clock: ManualClock) -> None:
-    watch, topics = NewsWatch(place.store), set(NAMES)
+    watch, topics = ActivityWatch(place.store), set(NAMES)
     found: set[str] = set()
     for _ in range(int(ROUND_S) + 1):
         clock.advance(1_000)
-        turn = watch.busy(topics)
-        assert len(turn) <= 1
-        found |= turn
+        run_once = watch.busy(topics)
+        assert len(run_once) <= 1
+        found |= run_once
     assert found == topics
 
 
@@ -183,12 +183,12 @@ def test_a_look_asks_as_few_logs_however_many_topics_there_are(
             assert not topics.refresh()
         looks.append(len(paths))
         send(place.service_url, "t5", "a")
-        assert has_news(topics)
+        assert has_activity(topics)
         with asked() as paths:
             assert topics.refresh()
         assert len(paths) < 20
         assert not topics.refresh()
-        assert not has_news(topics)
+        assert not has_activity(topics)
     assert looks[0] == looks[1] <= 2
 
 
@@ -205,7 +205,7 @@ def test_a_broker_of_many_topics_hears_of_each_message_at_once_and_of_others_in_
             clock.advance(int(BUSY_S * 1000) if step % 7 == 0 else 500)
             broker.until_quiet()
             send(place.service_url, name, "a")
-            assert has_news(broker)
+            assert has_activity(broker)
             assert broker.until_quiet()
             assert backlog(broker, name) == 1 + step // len(NAMES)
         with nobody_announces():

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.broker.retention import NON_PERSISTENT_KEPT_MS
-from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.source.stream_reader import PulsarliteReader
-from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.broker.machine.retention import NON_PERSISTENT_KEPT_MS
+from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.spark.column_types import read_schema
+from pulsar_spark.connector.spark.stream_reader import PulsarliteReader
 from pulsar_spark.connector.storage.clock import SystemClock
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.tools.command_line.command_line import main
 from pulsar_spark.errors import InvalidOptionError
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Run

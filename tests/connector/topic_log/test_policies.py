@@ -9,28 +9,27 @@ import pytest
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client import Client
-from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.policies import (
+from pulsar_spark.connector.runtime.topics.policies import (
+    POLICIES_FORMAT,
     Policies,
     change_policies,
-    policies_of,
     read_policies,
 )
-from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.errors import (
     CorruptFileError,
     FutureVersionError,
     InvalidOptionError,
     TopicNotFoundError,
 )
-from pulsar_spark.topic_name import NamespaceName, TopicName
+from pulsar_spark.model.topic_name import NamespaceName, TopicName
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of, send
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 DEFAULT = NamespaceName("public", "default")
-GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def twice(root: Path, **given: bool) -> int:
@@ -56,19 +55,6 @@ def test_a_namespace_s_policy_holds_for_topics_that_don_t_say(root: Path) -> Non
     assert twice(root, enableDeduplication=True) == 0
 
 
-def test_a_file_of_policies_is_read_and_written_as_it_was(root: Path) -> None:
-    data = (GOLDEN / "policies-v3.json").read_bytes()
-    said = {
-        "deduplication": True,
-        "policies": {"retention_size_bytes": -1, "retention_time_ms": 259_200_000},
-    }
-    assert policies_of(data, "file") == said
-    policies = Policies("public/default", service_url=str(root))
-    policies.set(retention_time="3d", retention_size=-1, deduplication=True)
-    (file,) = root.rglob("~policies.json")
-    assert file.read_bytes() == data
-
-
 def test_another_namespace_is_not_touched(root: Path) -> None:
     change_policies(open_store(str(root)), NamespaceName("acme", "eu"), deduplication=True)
     assert twice(root) == 2
@@ -87,20 +73,20 @@ def test_policies_are_read_as_they_were_written(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("data", "error"),
     [
-        ('{"version":4}', FutureVersionError),
-        ('{"version":1,"retention":5}', FutureVersionError),
-        ('{"version":1,"deduplication":"yes"}', CorruptFileError),
-        ("{", CorruptFileError),
+        (b'{"version":2}', FutureVersionError),
+        (POLICIES_FORMAT.encode({"retention": 5}), FutureVersionError),
+        (POLICIES_FORMAT.encode({"deduplication": "yes"}), CorruptFileError),
+        (b"{", CorruptFileError),
     ],
 )
 def test_policies_that_can_t_be_understood_stop_a_sink_before_it_stores_anything(
-    root: Path, text: str, error: type[Exception]
+    root: Path, data: bytes, error: type[Exception]
 ) -> None:
     change_policies(open_store(str(root)), DEFAULT, deduplication=True)
     (file,) = root.rglob("~policies.json")
-    file.write_text(text)
+    file.write_bytes(data)
     with pytest.raises(error, match=r"~policies\.json"):
         send(root, "t", ["a"])
     assert not list(root.rglob("*.parquet"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from tests.connector.topic_log import schedules
 from tests.connector.topic_log.faulty_store import Disk, FaultyStore
 from tests.connector.topic_log.stores import FOLDER, Clock, publish, values_of

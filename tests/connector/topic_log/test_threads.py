@@ -11,15 +11,15 @@ from threading import Barrier
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_input import _whole_state
-from pulsar_spark.connector.source.chunk_reading import PartitionChunks
+from pulsar_spark.connector.runtime.broker.broker_input import _whole_state
+from pulsar_spark.connector.runtime.reading.chunk_reading import PartitionChunks
+from pulsar_spark.connector.runtime.topics.log_snapshot import decode_snapshot, encode_snapshot
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.log_snapshot import decode_snapshot, encode_snapshot
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.chunked_messages import ChunkRun
-from pulsar_spark.topic_log.ledger_commit import log_file
-from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.log.chunked_messages import ChunkRun
+from pulsar_spark.log.ledger_commit import log_file
+from pulsar_spark.log.ledger_log import TopicState
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import (
     FOLDER,
@@ -92,7 +92,7 @@ def test_the_broker_is_not_told_ahead_of_what_another_thread_adds_meanwhile(
     last = ledger.state.number
     publish(ledger, "b")
     store.before("get", log_file(last + 1), lambda: publish(ledger, "c"))
-    whole = _whole_state(ledger, 0, last, heard=False)
+    whole = _whole_state(ledger, 0, last, observed=False)
     assert len(ledger.ledgers(0)) == 3
     assert [each.ledger_id for each in whole.ledgers] == [0]
 

@@ -11,25 +11,25 @@ from uuid import uuid4
 
 import pytest
 
-from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
-from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.runtime.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.runtime.publishing.publishing import publish
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.producer_connection import claim_of, connect
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.runtime.topics.transaction_commit import commit_together
+from pulsar_spark.connector.runtime.topics.transaction_decisions import TransactionDecisions
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.topic_log.transaction_commit import commit_together
-from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import (
     CorruptFileError,
     FutureVersionError,
     InvalidOptionError,
     InvalidTxnStatusError,
 )
+from pulsar_spark.log.transaction_attempt import Transaction, TxnStatus
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Scope
 from pulsar_spark.testing import ManualClock
-from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
-from pulsar_spark.topic_name import TopicName
 from tests.connector.s3_server import S3Root
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import Clock, rewrite_text, values_of
@@ -284,7 +284,7 @@ def test_a_snapshot_holds_only_what_is_decided(tmp_path: Path) -> None:
 def test_a_topic_that_only_transactions_feed_gets_snapshots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_spark.connector.topic_log.managed_ledger.SNAPSHOT_EVERY", 2)
+    monkeypatch.setattr("pulsar_spark.connector.runtime.topics.managed_ledger.SNAPSHOT_EVERY", 2)
     for batch in range(4):
         send_both(tmp_path, batch, begin(batch))
     assert list(tmp_path.glob("persistent/public/default/b/_log/*.snapshot.parquet"))

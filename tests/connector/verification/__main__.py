@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pulsar_spark
-from pulsar_spark.connector.verification.verified import VerifiedTopic
+from pulsar_spark.connector.inspect.verification.verified import VerifiedTopic
 from tests import schedules
 from tests.connector.verification.faults import (
     OF_THE_LOG,

@@ -13,49 +13,54 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pulsar_spark.connector.ledger_files.ledger_file import (
-    MESSAGE_SCHEMA,
-    LedgerFileReader,
-    LedgerFileWriter,
-)
-from pulsar_spark.connector.system.broker_offset import (
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.subscriptions.subscription import Subscription
+from pulsar_spark.connector.inspect.verification.log_check import StoredRows, stored_rows
+from pulsar_spark.connector.runtime.system_topics.broker_offset import (
     OFFSET_RECORD,
     SHARD_PREFIX,
     BrokerOffset,
 )
-from pulsar_spark.connector.system.hosted_topics import last_shards
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.log_pointer import PointerFile, log_numbers
-from pulsar_spark.connector.topic_log.log_snapshot import (
+from pulsar_spark.connector.runtime.system_topics.hosted_topics import last_shards
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.log_pointer import PointerFile, log_numbers
+from pulsar_spark.connector.runtime.topics.log_snapshot import (
     decode_snapshot,
     encode_snapshot,
     snapshot_file,
 )
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.verification.log_check import StoredRows, stored_rows
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import (
-    BatchSizes,
-    FileSeal,
-    LedgerColumn,
-    LedgerInfo,
-    LedgerList,
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.data_files.ledger_file import (
+    MESSAGE_SCHEMA,
+    LedgerFileReader,
+    LedgerFileWriter,
 )
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.subscription import Subscription
-from pulsar_spark.topic_log.ledger_commit import (
+from pulsar_spark.log.ledger_commit import (
     Commit,
     MovedLedger,
     ledger_from_json,
     ledger_to_json,
     log_file,
 )
-from pulsar_spark.topic_log.ledger_log import TopicState
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.log.ledger_log import TopicState
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import (
+    BatchSizes,
+    FileSeal,
+    LedgerColumn,
+    LedgerInfo,
+    LedgerList,
+)
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicName, TopicPartition
 from tests.simulation.lots import Lots
 
 Ledgers = list[LedgerInfo]
@@ -182,15 +187,15 @@ class Scene:
         hosted, known = last_shards(dispatch, stop)
         records = []
         for partition, state in states.items():
-            about = TopicPartition(str(self.name), partition)
+            topic_partition = TopicPartition(str(self.name), partition)
             shards = to_shards(state)
-            gone = known[about].keys() - shards.keys()
+            gone = known[topic_partition].keys() - shards.keys()
             for key, data in {**shards, **dict.fromkeys(gone, b"")}.items():
-                records.append(Record(about, SHARD_PREFIX + key, data))
-        told = BrokerOffset(
+                records.append(Record(topic_partition, SHARD_PREFIX + key, data))
+        reported = BrokerOffset(
             (hosted.batch.commands[1],) * 2, now_ms=hosted.batch.now_ms, dispatched=stop
         ).to_json()
-        records.append(Record(TopicPartition(str(DISPATCH), 0), OFFSET_RECORD, told))
+        records.append(Record(TopicPartition(str(DISPATCH), 0), OFFSET_RECORD, reported))
         dispatch.append(records)
 
     def subscribed(self) -> tuple[int, BrokerState, Subscription]:

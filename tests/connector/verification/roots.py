@@ -17,12 +17,12 @@ from typing import Any
 from unittest import mock
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.testing import Place
-from pulsar_spark.topic_name import TopicName
 from tests.connector.client.clients import EARLIEST
 from tests.connector.topics import send
 from tests.simulation.lots import Lots

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import pulsar_spark
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.verification.verified import Check, Difference
+from pulsar_spark.connector.inspect.verification.verified import Check, Difference
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
 from tests.connector.topics import ledger_of, send
 from tests.connector.verification import faults
 from tests.connector.verification.__main__ import FAULTS, inject

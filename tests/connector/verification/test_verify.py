@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import shutil
+import errno
+import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import pulsar_spark
 from pulsar_spark import pulsar
-from pulsar_spark.connector.admin.admin import Admin
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.verification import verify as verifying
-from pulsar_spark.connector.verification.file_check import check_contents
-from pulsar_spark.connector.verification.verified import VerifiedTopic
-from pulsar_spark.connector.verification.verify import chosen_topics, verify_topics
+from pulsar_spark.broker.protocol.commands import CreateSubscription
+from pulsar_spark.connector.inspect.verification import verify as verifying
+from pulsar_spark.connector.inspect.verification.file_check import check_contents
+from pulsar_spark.connector.inspect.verification.verified import Check, VerifiedTopic
+from pulsar_spark.connector.inspect.verification.verify import chosen_topics, verify_topics
+from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.system_topics.system_topics import (
+    COMMANDS,
+    DISPATCH,
+    Record,
+    SystemTopic,
+)
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
+from pulsar_spark.connector.runtime.topics.topics import Root
+from pulsar_spark.connector.storage.local_store import LocalStore
+from pulsar_spark.connector.tools.admin.admin import Admin
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
-from pulsar_spark.protocol.commands import CreateSubscription
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.connector.client.clients import all_of, shared, subscribe
 from tests.connector.topic_log.test_transactions import begin, left_open, send_both
 from tests.connector.topics import ledger_of, numbers, send
@@ -33,7 +42,6 @@ from tests.torture import world as torture
 from tests.torture.place import ADMIN
 from tests.torture.world import World
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 SCHEDULES = 6
 NAME = "persistent://public/default/t"
 
@@ -49,6 +57,56 @@ def check(root: Path | str, **given: object) -> list[VerifiedTopic]:
                 for held in part.subscriptions:
                     assert part.published == held.acknowledged + held.backlog + held.removed
     return found
+
+
+class FailingDisk(io.RawIOBase):
+    """A file on a disk that can't read its first half."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = path.open("rb")
+        self._half = path.stat().st_size // 2
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        if self._file.tell() < self._half:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._file.read(size)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def test_a_read_error_in_a_data_file_is_told_and_the_other_topics_are_verified(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("t", "u"):
+        send(str(root), topic, [f"{number:09}" * 1000 for number in range(400)])
+    (failing,) = ledger_of(root, "t").ledgers(0)
+    real = LocalStore.open_input
+
+    def open_input(self: LocalStore, path: str) -> Any:
+        if path.endswith(failing.file):
+            return pa.PythonFile(FailingDisk(Path(self.root, path)), mode="r")
+        return real(self, path)
+
+    monkeypatch.setattr(LocalStore, "open_input", open_input)
+    first, second = pulsar_spark.verify(str(root), topics=["t", "u"], deep=True)
+    assert [(each.check, each.file) for each in first.unverified] == [(Check.UNREAD, failing.file)]
+    assert not first.differences
+    assert second.ok
 
 
 def account(url: str, topic: str = "t") -> dict[str, tuple[int, int, int]]:
@@ -115,17 +173,6 @@ def test_topics_are_chosen_by_name_by_pattern_by_partition_or_all(tmp_path: Path
         check(tmp_path, topic="orders-partition-7")
     with pytest.raises(InvalidOptionError, match="non-persistent"):
         check(tmp_path, topic="non-persistent://public/default/n")
-
-
-@pytest.mark.parametrize(
-    "golden", sorted({each.relative_to(GOLDEN).parts[0] for each in GOLDEN.rglob("_log")})
-)
-def test_topics_of_older_versions_are_verified(golden: str, tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / golden, tmp_path / golden)
-    (tenants,) = (tmp_path / golden).rglob("persistent")
-    topics = check(tenants.parent)
-    assert all(each.partitions for each in topics)
-    assert topics or golden.startswith("deleted")
 
 
 def test_a_topic_to_which_everything_was_done_is_verified(tmp_path: Path) -> None:

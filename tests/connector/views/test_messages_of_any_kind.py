@@ -11,7 +11,7 @@ import pytest
 
 import pulsar_spark
 from pulsar_spark import pulsar
-from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.runtime.housekeeping.compaction import compact
 from pulsar_spark.connector.storage.clock import ManualClock
 from tests.connector.client.clients import all_of, python, shared, subscribe
 from tests.connector.topics import ledger_of, numbers, send, trim
@@ -22,7 +22,7 @@ def rows(url: str, view: str, *columns: str, **given: Any) -> list[tuple[Any, ..
     return sorted(zip(*(table[name].to_pylist() for name in columns), strict=True))
 
 
-def heard(client: pulsar.Client, consumer: pulsar.Consumer) -> None:
+def observed(client: pulsar.Client, consumer: pulsar.Consumer) -> None:
     clock = client.root.clock
     assert isinstance(clock, ManualClock)
     clock.advance(1000)
@@ -34,7 +34,7 @@ def test_a_chunked_message_is_one_row_with_all_of_its_value(
 ) -> None:
     values = [b"x" * 1000, b"y"]
     send(url, "t", values, chunkingEnabled=True, batchingEnabled=False, maxMessageSize=300)
-    heard(client, subscribe(client))
+    observed(client, subscribe(client))
     for view in ("messages", "backlog", "unacknowledged"):
         assert rows(url, view, "entry_id", "value", "first_chunk_message_id") == [
             (3, b"x" * 1000, "0:0:0"), (4, b"y", None),
@@ -46,7 +46,7 @@ def test_parts_of_a_batch_are_rows_of_their_own(url: str, client: pulsar.Client)
     consumer = shared(client)
     for message in all_of(consumer)[::3]:
         consumer.acknowledge(message)
-    heard(client, consumer)
+    observed(client, consumer)
     done = {0, 3, 6, 9}
     assert {index for (index,) in rows(url, "acknowledgements", "batch_index")} == done
     left = [(index, str(index).encode()) for index in range(10) if index not in done]
@@ -61,7 +61,7 @@ def test_duplicates_are_in_no_view(url: str, client: pulsar.Client) -> None:
         columns = {"sequence_id": [*range(last)]}
         values = numbers(0, last)
         send(url, "t", values, columns=columns, producerName="p", enableDeduplication=True)
-    heard(client, subscribe(client))
+    observed(client, subscribe(client))
     for view in ("messages", "backlog"):
         assert rows(url, view, "value") == [(b"0",), (b"1",), (b"2",)]
     assert rows(url, "acknowledgements", "value") == []
@@ -72,9 +72,9 @@ def test_what_compaction_kept_is_read_from_its_file(url: str, client: pulsar.Cli
     send(url, "t", ["last"], columns={"key": ["z"]})
     consumer = subscribe(client, is_read_compacted=True)
     compact(ledger_of(url, "t"))
-    heard(client, consumer)
+    observed(client, consumer)
     trim(url, "t", 1)
-    heard(client, consumer)
+    observed(client, consumer)
     kept = [(0, 3, b"3"), (0, 4, b"4"), (0, 5, b"5"), (1, 0, b"last")]
     assert rows(url, "backlog", "ledger_id", "batch_index", "value") == kept
     assert rows(url, "messages", "value") == [(b"last",)]

@@ -16,7 +16,7 @@ import pytest
 import pulsar_spark
 from pulsar_spark import pulsar
 from pulsar_spark.connector.storage.clock import ManualClock
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.model.topic_name import TopicName
 from tests.connector.client.clients import all_of, subscribe
 
 STEPS = 14

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 import pytest
 
 import pulsar_spark
-from pulsar_spark import pulsar
-from pulsar_spark.connector.broker import broker_sink, broker_source
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.source import micro_batch
+from pulsar_spark import Policies, pulsar
+from pulsar_spark.connector.inspect.views import topic_stats
+from pulsar_spark.connector.inspect.views.view_columns import VIEWS
+from pulsar_spark.connector.runtime.broker import broker_sink, broker_source
+from pulsar_spark.connector.runtime.reading import micro_batch
 from pulsar_spark.connector.storage.clock import ManualClock
-from pulsar_spark.connector.views import topic_stats
-from pulsar_spark.connector.views.view_columns import VIEWS
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
 from pulsar_spark.options.options import VIEWS as NAMES
 from pulsar_spark.options.options import Options
@@ -260,6 +260,7 @@ def test_a_cursor_shows_its_holes(url: str, client: pulsar.Client) -> None:
 
 
 def test_as_of_an_earlier_time_shows_what_was_there_then(url: str, client: pulsar.Client) -> None:
+    Policies("public/default", service_url=url).set(retention_time=0, retention_size=0)
     consumer = shared(client, negative_ack_redelivery_delay_ms=1000)
     publish(client, *"abc")
     messages = [consumer.receive(1000) for _ in range(3)]
@@ -296,6 +297,7 @@ def test_as_of_a_batch_is_as_of_its_number(url: str, client: pulsar.Client) -> N
 
 
 def test_a_message_that_was_trimmed_since_keeps_its_row(url: str, client: pulsar.Client) -> None:
+    Policies("public/default", service_url=url).set(retention_time=0, retention_size=0)
     consumer = shared(client, consumer_name="c")
     publish(client, "a", "b")
     first = consumer.receive(1000)

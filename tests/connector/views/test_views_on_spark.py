@@ -102,10 +102,10 @@ def test_spark_and_a_dataset_have_the_same_rows(spark: SparkSession, queue: Path
 
 def test_statistics_are_a_dataframe_and_json(spark: SparkSession, queue: Path) -> None:
     frame = pulsar_spark.stats(spark, str(queue), "t")
-    (told,) = frame.select(
+    (reported,) = frame.select(
         "msgInCounter", "subscriptions.s.msgBacklog", "subscriptions.s.consumers.consumerName"
     ).collect()
-    assert told == (6, 4, ["dies"])
+    assert reported == (6, 4, ["dies"])
     (text,) = frame.select(to_json(struct("*"))).first() or ("",)
     said = json.loads(text)
     assert said["subscriptions"]["s"]["consumers"][0]["unackedMessages"] == 4

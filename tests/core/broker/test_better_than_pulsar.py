@@ -8,19 +8,15 @@ from __future__ import annotations
 import numpy as np
 from pyroaring import BitMap
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
-    LeaseLapsed,
-    LedgerAdded,
-    Rejection,
-)
-from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import LeaseLapsed, LedgerAdded, Rejection
+from pulsar_spark.broker.protocol.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.connector.reading import messages
 from tests.core.broker_samples import (
     EXCLUSIVE,
@@ -146,10 +142,10 @@ def test_8_dead_lettering_and_acknowledging_happen_together() -> None:
         before = state
         rejected = report("a", rejected=(Rejection(attempt, entries(0, 0), 0),), sequence=attempt)
         state, ready = step(before, [rejected], 5 + attempt)
-    assert [letter.messages for letter in ready.letters] == [entries(0, 0)]
+    assert [letter.messages for letter in ready.republications] == [entries(0, 0)]
     assert state.subscriptions["s"].cursor.contains(Position(0, 0))
     assert step(before, [rejected], 6)[1] == ready, "a replay asks for the same letter, not another"
-    assert not step(state, [rejected], 7)[1].letters
+    assert not step(state, [rejected], 7)[1].republications
 
 
 def test_9_nothing_is_delivered_early() -> None:

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     Command,
     LeaseLapsed,
     RedeliverUnacknowledgedMessages,
@@ -18,10 +16,12 @@ from pulsar_spark.protocol.commands import (
     SetPolicies,
     SubscriptionType,
 )
-from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
-from pulsar_spark.protocol.ready import Ready
-from pulsar_spark.subscriptions.breaker import Breaker, BreakerPhase
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.protocol.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
+from pulsar_spark.broker.protocol.ready import Ready
+from pulsar_spark.broker.subscriptions.breaker import Breaker, BreakerPhase
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.broker_samples import (
     EXCLUSIVE,
     FAILOVER,
@@ -172,7 +172,7 @@ def test_no_failure_counts_while_it_is_open(kind: SubscriptionType) -> None:
         assert topic.breaker.trial
         topic.say()
         topic.say(bad=topic.breaker.trial)
-        assert not topic.ready.letters
+        assert not topic.ready.republications
     assert not topic.state.subscriptions["s"].tracker.counts
 
 
@@ -184,15 +184,17 @@ def test_a_message_that_fails_alone_counts_and_is_buried_in_the_end() -> None:
     topic.say(bad=poison)
     topic.step(after_ms=2_000)
     assert not topic.breaker.trial.intersection(poison), "others are tried before"
-    done, letters = PositionSet(), PositionSet()
+    done, republications = PositionSet(), PositionSet()
     for _ in range(40):
         held = topic.consumer.held
         done = done.union(held.difference(poison))
         topic.say(done)
         topic.say(done, bad=held.intersection(poison))
-        letters = letters.union(PositionSet.union_of(e.messages for e in topic.ready.letters))
+        republications = republications.union(
+            PositionSet.union_of(e.messages for e in topic.ready.republications)
+        )
         topic.step(after_ms=1_000)
-    assert letters == poison
+    assert republications == poison
     assert topic.breaker.is_closed
     assert not topic.state.subscriptions["s"].cursor.unread(topic.state.ledgers)
 
@@ -231,13 +233,13 @@ def test_who_reads_alone_is_revoked_and_reads_on_in_order_when_it_closes(
 
 
 def test_what_is_put_off_while_it_is_open_is_copied_nowhere() -> None:
-    from pulsar_spark.protocol.commands import ReconsumeLater
+    from pulsar_spark.broker.protocol.commands import ReconsumeLater
 
     topic = opened()
     topic.step(after_ms=1_000)
     later = ReconsumeLater(None, topic.breaker.trial, 10, reconsume_times=9)
     topic.say(reconsume_later=(later,))
-    assert not topic.ready.letters
+    assert not topic.ready.republications
     assert topic.phase == "open"
 
 

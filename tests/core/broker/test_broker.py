@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.dispatchers.dispatcher_single_active import TRANSITIONS, Event, Role, moved
-from pulsar_spark.errors import ServerError
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.dispatchers.dispatcher_single_active import TRANSITIONS, Event, Role, moved
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     CloseConsumer,
     Command,
     CreateSubscription,
@@ -30,15 +26,19 @@ from pulsar_spark.protocol.commands import (
     Subscribe,
     Unsubscribe,
 )
-from pulsar_spark.protocol.policies import (
+from pulsar_spark.broker.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
     TopicPolicies,
 )
-from pulsar_spark.protocol.ready import Ready
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.protocol.ready import Ready
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.errors import ServerError
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.broker_samples import (
     EXCLUSIVE,
     FAILOVER,
@@ -264,20 +264,20 @@ def test_the_only_consumer_unsubscribes() -> None:
 def test_what_is_acknowledged_before_the_log_tells_of_it_counts_once_it_does() -> None:
     early = report("a", entries(3, 0, 1))
     state, _ = run([[ledger(0), subscribe("a", EXCLUSIVE)], [early]])
-    assert state.subscriptions["s"].unheard is not None
+    assert state.subscriptions["s"].pending_acknowledgments is not None
     state, _ = step(state, [report("a", entries(3, 1), sequence=2)], 4)
     state, _ = step(state, [ledger(3, [1, 1, 1])], 5)
     subscription = state.subscriptions["s"]
-    assert subscription.unheard is None
+    assert subscription.pending_acknowledgments is None
     assert subscription.cursor.individually_deleted == entries(3, 0, 1)
 
 
 def test_what_could_never_be_right_is_forgotten_when_the_log_tells_of_it() -> None:
     early = report("a", PositionSet.of_batch((3, 0), 3, 1))
     state, _ = run([[ledger(0), subscribe("a", EXCLUSIVE)], [early]])
-    assert state.subscriptions["s"].unheard is not None
+    assert state.subscriptions["s"].pending_acknowledgments is not None
     state, _ = step(state, [ledger(3, [1, 1, 1])], 5)
-    assert state.subscriptions["s"].unheard is None
+    assert state.subscriptions["s"].pending_acknowledgments is None
     assert not state.subscriptions["s"].cursor.individually_deleted
 
 
@@ -317,7 +317,10 @@ def test_what_lies_behind_the_end_of_an_earlier_ledger_never_was_and_changes_not
     after, ready = step(state, [tell(acknowledged=never)], 5)
     assert not ready.replies
     subscription = after.subscriptions["s"]
-    assert (subscription.cursor, subscription.unheard) == (state.subscriptions["s"].cursor, None)
+    assert (subscription.cursor, subscription.pending_acknowledgments) == (
+        state.subscriptions["s"].cursor,
+        None,
+    )
     after, ready = step(after, [tell(acknowledged=Cursor(Position(0, 7)), sequence=2)], 6)
     assert not ready.replies
     assert after.subscriptions["s"].cursor == Cursor(Position(0, 1))
@@ -329,7 +332,10 @@ def test_a_sink_acknowledges_all_before_an_entry_that_does_not_exist_yet() -> No
     state, ready = step(state, [by_sink(up_to, request_id=7)], 5)
     assert [reply.request_id for reply in ready.replies if reply.error is None] == [7]
     subscription = state.subscriptions["s"]
-    assert (subscription.cursor, subscription.unheard) == (Cursor(Position(0, 1)), None)
+    assert (subscription.cursor, subscription.pending_acknowledgments) == (
+        Cursor(Position(0, 1)),
+        None,
+    )
 
 
 @pytest.mark.parametrize("place", [Position(0, 0), Position(7, -1), Position(7, 3)])
@@ -339,7 +345,10 @@ def test_nothing_can_be_acknowledged_before_anything_was_published(place: Positi
     after, ready = step(state, [by_sink(Cursor(place)), by_sink(one)], 5)
     assert errors(ready) == [ServerError.INVALID_CURSOR_POSITION] * 2
     subscription = after.subscriptions["s"]
-    assert (subscription.cursor, subscription.unheard) == (state.subscriptions["s"].cursor, None)
+    assert (subscription.cursor, subscription.pending_acknowledgments) == (
+        state.subscriptions["s"].cursor,
+        None,
+    )
 
 
 def test_a_cumulative_acknowledgement_below_the_mark_delete_is_refused() -> None:
@@ -400,7 +409,7 @@ def test_a_sink_that_names_no_attempt_rejects_what_is_held_at_any_attempt_by_any
     why = (("ERROR", "no"),)
     sink = Report("s", epoch=None, rejected=(Rejection(None, entries(0, 0, 1, 2), 0, why),))
     state, ready = step(state, [sink], 5)
-    assert [(each.messages, each.properties[0]) for each in ready.letters] == [
+    assert [(each.messages, each.properties[0]) for each in ready.republications] == [
         (entries(0, 0), why[0])
     ]
     again = [each for each in ready.grants if each.messages]
@@ -415,7 +424,7 @@ def test_what_a_sink_sends_to_be_reconsumed_later_leaves_every_attempt() -> None
     state, _ = step(state, [report("a", rejected=(Rejection(0, entries(0, 1), 0),))], 5)
     sink = Report("s", epoch=None, reconsume_later=(ReconsumeLater(None, entries(0, 0, 1), 9),))
     state, ready = step(state, [sink, sink], 6)
-    assert [(each.messages, each.deliver_at_ms) for each in ready.letters] == [
+    assert [(each.messages, each.deliver_at_ms) for each in ready.republications] == [
         (entries(0, 0, 1), 15)
     ]
     assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 1)
@@ -463,7 +472,7 @@ def test_reconsuming_without_a_retry_policy_is_an_ordinary_redelivery() -> None:
     state, _ = run([[ledger(0, [1, 1]), subscribe("a")]])
     requests = (ReconsumeLater(0, entries(0, 0), 500), ReconsumeLater(3, entries(0, 1)))
     state, ready = step(state, [report("a", reconsume_later=requests)], 5)
-    assert not ready.letters
+    assert not ready.republications
     assert ready.next_due_ms == 505
 
 
@@ -482,7 +491,7 @@ def test_messages_of_a_consumer_with_a_dead_letter_policy_stay_if_they_were_not_
             ],
             5 + number,
         )
-        assert not ready.letters
+        assert not ready.republications
         assert {grant.redelivery_count for grant in ready.grants} == {0}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from pulsar_spark.broker.step import HANDLERS
-from pulsar_spark.dispatchers.dispatcher_single_active import TRANSITIONS
-from pulsar_spark.protocol.ready import Ready
+from pulsar_spark.broker.dispatchers.dispatcher_single_active import TRANSITIONS
+from pulsar_spark.broker.machine.step import HANDLERS
+from pulsar_spark.broker.protocol.ready import Ready
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "broker.md").read_text(encoding="utf-8")
 

@@ -7,13 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.errors import InvalidOptionError, ServerError
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     CloseConsumer,
     Command,
     CreateSubscription,
@@ -25,19 +21,23 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.policies import (
+from pulsar_spark.broker.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
     TopicPolicies,
 )
-from pulsar_spark.protocol.ready import Ready
-from pulsar_spark.selectors.failover_selector import FailoverSelector
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.dead_letter import letter_properties
-from pulsar_spark.subscriptions.subscription import MAX_REMEMBERED_INCARNATIONS
+from pulsar_spark.broker.protocol.ready import Ready
+from pulsar_spark.broker.selectors.failover_selector import FailoverSelector
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.subscriptions.consumer import Consumer
+from pulsar_spark.broker.subscriptions.dead_letter import republication_properties
+from pulsar_spark.broker.subscriptions.subscription import MAX_REMEMBERED_INCARNATIONS
+from pulsar_spark.errors import InvalidOptionError, ServerError
+from pulsar_spark.model.positions.message_id import MessageId
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.broker_samples import (
     EXCLUSIVE,
     FAILOVER,
@@ -70,8 +70,12 @@ def granted(ready: Ready) -> dict[str, list[str]]:
 
 def test_an_exclusive_consumer_is_not_limited_by_its_unacknowledged_messages() -> None:
     rejected = Rejection(0, PositionSet.of_range(1, 0, 9), 1)
-    told = report("a", delivered={0: PositionSet.of_range(1, 0, 9)}, rejected=(rejected,))
-    batches: list[list[Command]] = [[ledger(1, [1] * 10), subscribe("a", EXCLUSIVE)], [told], []]
+    reported = report("a", delivered={0: PositionSet.of_range(1, 0, 9)}, rejected=(rejected,))
+    batches: list[list[Command]] = [
+        [ledger(1, [1] * 10), subscribe("a", EXCLUSIVE)],
+        [reported],
+        [],
+    ]
     _, ready = run(batches, TopicPolicies(max_unacked_messages_per_consumer=3))
     assert granted(ready) == {"a": ["1:0-9"]}
 
@@ -205,11 +209,11 @@ def test_what_a_consumer_says_of_a_letter_replaces_where_it_came_from() -> None:
     said = (("REAL_TOPIC", "mine"), ("RECONSUMETIMES", "77"), ("why", "busy"))
     again = ReconsumeLater(0, entries(1, 0), -5, properties=said)
     options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(2, retry_letter_topic="r"))
-    told = report("a", reconsume_later=(again,))
-    _, ready = run([[ledger(1), subscribe("a", options=options)], [told]])
-    (letter,) = ready.letters
+    reported = report("a", reconsume_later=(again,))
+    _, ready = run([[ledger(1), subscribe("a", options=options)], [reported]])
+    (letter,) = ready.republications
     brought = {"REAL_TOPIC": "first", "REAL_SUBSCRIPTION": "first", "why": "first"}
-    properties = letter_properties(letter, MessageId(1, 0), brought)
+    properties = republication_properties(letter, MessageId(1, 0), brought)
     assert properties == {
         "REAL_TOPIC": "mine",
         "REAL_SUBSCRIPTION": "first",
@@ -352,14 +356,14 @@ def test_without_a_retry_letter_topic_to_consume_later_is_to_deliver_again_later
     options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1))
     later = report("a", reconsume_later=(ReconsumeLater(0, entries(0, 0), 30),))
     state, ready = run([[ledger(0, [1]), subscribe("a", options=options)], [later]])
-    assert not ready.letters
+    assert not ready.republications
     due_ms = state.now_ms + 30
     assert ready.next_due_ms == due_ms
     assert not granted_to(step(state, [], due_ms - 1)[1], "a")
     state, ready = step(state, [], due_ms)
     assert granted_to(ready, "a") == entries(0, 0)
     again = report("a", sequence=2, reconsume_later=(ReconsumeLater(1, entries(0, 0), 30),))
-    (letter,) = step(state, [again], state.now_ms)[1].letters
+    (letter,) = step(state, [again], state.now_ms)[1].republications
     assert letter.topic.endswith("-s-DLQ")
 
 
@@ -375,7 +379,7 @@ def test_without_a_retry_letter_topic_to_consume_later_is_to_deliver_again_later
 def test_who_names_a_letter_topic_that_nobody_can_write_is_refused(
     policy: DeadLetterPolicy, text: str
 ) -> None:
-    wanted = subscribe("a", options=ConsumerOptions(dead_letter_policy=policy), request_id=1)
-    _, ready = run([[wanted]])
+    requested = subscribe("a", options=ConsumerOptions(dead_letter_policy=policy), request_id=1)
+    _, ready = run([[requested]])
     assert [each.error for each in ready.replies] == [ServerError.NAMING_ERROR]
     assert text in ready.replies[0].message

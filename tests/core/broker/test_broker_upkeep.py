@@ -6,12 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.dispatchers.dispatcher_sticky_key import look_ahead_of
-from pulsar_spark.errors import ServerError
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.dispatchers.dispatcher_sticky_key import look_ahead_of
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     CreateSubscription,
     InitialPosition,
     LedgersTrimmed,
@@ -19,12 +16,11 @@ from pulsar_spark.protocol.commands import (
     Seek,
     SetPolicies,
 )
-from pulsar_spark.protocol.policies import (
-    INFINITE,
-    BacklogQuotaPolicy,
-    TopicPolicies,
-)
-from pulsar_spark.protocol.ready import Ready
+from pulsar_spark.broker.protocol.policies import INFINITE, BacklogQuotaPolicy, TopicPolicies
+from pulsar_spark.broker.protocol.ready import Ready
+from pulsar_spark.errors import ServerError
+from pulsar_spark.model.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,

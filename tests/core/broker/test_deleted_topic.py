@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.errors import ServerError
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     Command,
     CreateSubscription,
     Seek,
@@ -17,7 +15,9 @@ from pulsar_spark.protocol.commands import (
     TopicMade,
     Unsubscribe,
 )
-from pulsar_spark.subscriptions.broker_state import DELETED, BrokerState
+from pulsar_spark.broker.subscriptions.broker_state import DELETED, BrokerState
+from pulsar_spark.errors import ServerError
+from pulsar_spark.model.positions.position import EARLIEST, Position
 from tests.core.broker_samples import TOPIC, ledger, report, subscribe
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.errors import ServerError
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.cursor import Cursor, serialized
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     CloseConsumer,
     CreateSubscription,
     InitialPosition,
@@ -22,7 +18,11 @@ from pulsar_spark.protocol.commands import (
     SetPolicies,
     Unsubscribe,
 )
-from pulsar_spark.protocol.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
+from pulsar_spark.broker.protocol.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
+from pulsar_spark.errors import ServerError
+from pulsar_spark.model.positions.cursor import Cursor, serialized
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerColumn, LedgerInfo, LedgerList
-from pulsar_spark.protocol.commands import CreateSubscription, LedgerAdded, SetPolicies
-from pulsar_spark.protocol.policies import TopicPolicies
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import CreateSubscription, LedgerAdded, SetPolicies
+from pulsar_spark.broker.protocol.policies import TopicPolicies
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.model.positions.ledger_info import (
+    BatchSizes,
+    LedgerColumn,
+    LedgerInfo,
+    LedgerList,
+)
 
 TOPIC = "persistent://public/default/t"
 DAY_MS = 24 * 60 * 60 * 1000

@@ -7,18 +7,18 @@ from dataclasses import fields
 
 import pytest
 
-from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.consumer_options import permits_of, subscribe_command
-from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.positions.position import Position
-from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.protocol.policies import (
+from pulsar_spark.broker.protocol.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.broker.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
     MultiplierRedeliveryBackoff,
 )
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.options.consumer_options import permits_of, subscribe_command
+from pulsar_spark.options.options import Options, Scope
 
 FULL = "persistent://public/default/"
 DEAD, RETRY = f"{FULL}first-s-DLQ", f"{FULL}first-s-RETRY"
@@ -29,7 +29,7 @@ def parsed(given: Mapping[str, object]) -> Options:
     return Options.parse(raw | {name: str(each) for name, each in given.items()}, Scope.STREAM_READ)
 
 
-def told(given: Mapping[str, object], *, retries: bool = False) -> Subscribe:
+def reported(given: Mapping[str, object], *, retries: bool = False) -> Subscribe:
     """Of partition 0."""
     return subscribe_command(
         parsed(given), "c", 7, 0, 100, first_topic=f"{FULL}first", retries=retries
@@ -107,11 +107,11 @@ CASES: list[tuple[dict[str, object], str, object]] = [
 def test_each_option_of_a_consumer_goes_to_its_field_of_the_subscribe_command(
     given: dict[str, object], name: str, value: object
 ) -> None:
-    assert getattr(told(given), name) == value
+    assert getattr(reported(given), name) == value
 
 
 def test_what_the_client_fills_in_is_left_open_and_no_field_lacks_a_case() -> None:
-    command = told({})
+    command = reported({})
     assert (command.resumes, command.request_id) == (False, None)
     assert (command.begins_behind, command.partitions) == (None, None)
     covered = {name for _, name, _ in CASES}
@@ -138,15 +138,15 @@ def test_letter_topics_have_full_names_and_with_retries_are_named_after_the_firs
     given: dict[str, object], policy: DeadLetterPolicy | None
 ) -> None:
     for retries in (False, True):
-        assert told(given, retries=retries).options.dead_letter_policy == policy
+        assert reported(given, retries=retries).options.dead_letter_policy == policy
 
 
 def test_the_retry_topic_is_shared_whatever_the_subscription_is() -> None:
     ranges = {"keySharedMode": "STICKY", "keySharedRanges": "0-9"}
-    sticky = told({**KEYS, **ranges, "enableRetry": "true"}, retries=True)
+    sticky = reported({**KEYS, **ranges, "enableRetry": "true"}, retries=True)
     assert sticky.subscription_type is SubscriptionType.SHARED
     assert sticky.key_shared_policy == KeySharedPolicy()
-    compacted = told({"readCompacted": "true", "enableRetry": "true"}, retries=True)
+    compacted = reported({"readCompacted": "true", "enableRetry": "true"}, retries=True)
     assert compacted.subscription_type is SubscriptionType.SHARED
     assert not compacted.read_compacted
 

@@ -85,9 +85,9 @@ def test_a_value_is_parsed(name: str, text: str, value: object) -> None:
 )
 def test_a_bad_value_is_refused_with_its_name_and_what_is_expected(name: str, text: str) -> None:
     (option,) = (option for option in OPTIONS if option.name == name)
-    said = refusal({**URL, name: text})
-    assert f"Option {name} can't be {text!r}" in said
-    assert option.kind.expects in said
+    set_policies = refusal({**URL, name: text})
+    assert f"Option {name} can't be {text!r}" in set_policies
+    assert option.kind.expects in set_policies
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_every_option_that_is_not_any_text_refuses_what_it_can_not_be(option: Op
         "subscriptionName": "pulsar.dedup",
     }  # any text
     bad = special.get(option.name, "?! no such thing")
-    said = refusal({**URL, option.name: bad})
-    assert f"Option {option.name} can't be {bad!r}" in said
-    assert option.kind.expects in said
+    set_policies = refusal({**URL, option.name: bad})
+    assert f"Option {option.name} can't be {bad!r}" in set_policies
+    assert option.kind.expects in set_policies
 
 
 @pytest.mark.parametrize("factor", ["inf", "nan", "1e999", "1"])
 def test_a_backoff_that_no_record_can_hold_is_refused(factor: str) -> None:
-    said = refusal({**URL, "negativeAckRedeliveryBackoff": f"1s,60s,{factor}"})
-    assert "Option negativeAckRedeliveryBackoff can't be" in said
+    set_policies = refusal({**URL, "negativeAckRedeliveryBackoff": f"1s,60s,{factor}"})
+    assert "Option negativeAckRedeliveryBackoff can't be" in set_policies
 
 
 def test_a_bad_pattern_says_what_is_wrong_with_it() -> None:
@@ -133,14 +133,14 @@ def test_names_are_compared_without_regard_to_case() -> None:
     ],
 )
 def test_an_unknown_option_offers_the_nearest(wrong: str, meant: str) -> None:
-    said = refusal({**URL, wrong: "1"})
-    assert f"Option {wrong} is not known. Did you mean {meant}?" in said
+    set_policies = refusal({**URL, wrong: "1"})
+    assert f"Option {wrong} is not known. Did you mean {meant}?" in set_policies
 
 
 def test_an_unknown_option_like_none_lists_all_that_are_known() -> None:
-    said = refusal({**URL, "zzzzzzzz": "1"})
-    assert "Did you mean" not in said
-    assert all(option.name in said for option in OPTIONS)
+    set_policies = refusal({**URL, "zzzzzzzz": "1"})
+    assert "Did you mean" not in set_policies
+    assert all(option.name in set_policies for option in OPTIONS)
 
 
 def test_options_of_the_store_pass_as_they_are() -> None:
@@ -159,9 +159,9 @@ def test_options_of_the_store_pass_as_they_are() -> None:
     ],
 )
 def test_an_option_without_meaning_is_refused(name: str, value: str, scope: Scope) -> None:
-    said = refusal({**URL, name: value}, scope)
-    assert f"Option {name} has no meaning here: it belongs to " in said
-    assert "Leave it out" in said
+    set_policies = refusal({**URL, name: value}, scope)
+    assert f"Option {name} has no meaning here: it belongs to " in set_policies
+    assert "Leave it out" in set_policies
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,16 @@ def test_an_option_without_meaning_is_refused(name: str, value: str, scope: Scop
         ({"path": "/elsewhere"}, "serviceUrl and path mean the same"),
     ],
 )
-def test_options_that_don_t_go_together_are_refused(given: dict[str, str], said: str) -> None:
-    assert said in refusal({**URL, **given})
+def test_options_that_don_t_go_together_are_refused(
+    given: dict[str, str], set_policies: str
+) -> None:
+    assert set_policies in refusal({**URL, **given})
 
 
 def test_without_a_service_url_the_error_says_how_to_give_one() -> None:
-    said = refusal({"topic": "a"})
-    assert "serviceUrl is missing" in said
-    assert "PULSARLITE_SERVICE_URL" in said
+    set_policies = refusal({"topic": "a"})
+    assert "serviceUrl is missing" in set_policies
+    assert "PULSARLITE_SERVICE_URL" in set_policies
 
 
 def test_path_and_the_environment_stand_in_for_the_service_url() -> None:

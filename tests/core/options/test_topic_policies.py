@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from pulsar_spark.broker.protocol.policies import INFINITE, TopicPolicies
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.topic_policies import (
     POLICIES,
@@ -18,12 +19,11 @@ from pulsar_spark.options.topic_policies import (
     checked,
     hosted_policies,
     is_stored,
-    said,
+    set_policies,
 )
-from pulsar_spark.protocol.policies import INFINITE, TopicPolicies
 
 DAY_MS = 86_400_000
-HOSTS_OWN = {"keep_without_subscription"}
+HOSTS_OWN = {"keep_acknowledged", "keep_without_subscription"}
 """What only the broker says, of its letter topics."""
 
 
@@ -108,7 +108,7 @@ def test_a_setting_s_word_comes_from_the_topic_its_namespace_or_the_default() ->
 def test_what_is_taken_back_leaves_no_trace_and_other_settings_stay() -> None:
     before = {"other": 1, "policies": {"keep_without_subscription": True}}
     after = changed(before, checked({"message_ttl": 5, "deduplication": True}))
-    assert said(after) == {"message_ttl_ms": 5_000, "deduplication": True}
+    assert set_policies(after) == {"message_ttl_ms": 5_000, "deduplication": True}
     assert changed(after, {"message_ttl_ms": None, "deduplication": None}) == before
     assert hosted_policies(before, {}).keep_without_subscription
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.planning.admission import Admission, Waiting, fair_shares
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import Position
+from pulsar_spark.consumer.admission import Admission, Waiting, fair_shares
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import Position
 from tests.core.partition import LEDGERS, MESSAGES, Message, listed, made, message_sets, repeatable
 
 Messages = frozenset[Message]
-wanted = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30))
+requested = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30))
 limits = st.one_of(st.none(), st.integers(1, 2 * len(MESSAGES)))
 ends = st.one_of(st.none(), st.sampled_from([Position(2, 3), Position(5, -1), Position(9, 4)]))
 
@@ -50,7 +50,7 @@ def test_what_is_taken_is_the_first_of_what_waits(
 
 
 @repeatable
-@given(wanted, st.integers(0, 100))
+@given(requested, st.integers(0, 100))
 def test_shares_are_fair(wants: dict[str, int], most: int) -> None:
     shares = fair_shares(wants, most)
     assert list(shares) == list(wants)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.planning.admission import BATCH_S, FEWEST, GROWTH, MOST, Pace
+from pulsar_spark.consumer.admission import BATCH_S, FEWEST, GROWTH, MOST, Pace
 
 Costs = Callable[[int], float]
 """Messages -> seconds of a micro-batch."""
@@ -44,9 +44,9 @@ def test_slow_work_is_never_held_for_long_by_one_consumer() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), max_size=30))
-def test_whatever_is_measured_it_stays_within_bounds(told: list[tuple[float, bool]]) -> None:
+def test_whatever_is_measured_it_stays_within_bounds(reported: list[tuple[float, bool]]) -> None:
     pace = Pace()
-    for seconds, is_full in told:
+    for seconds, is_full in reported:
         before = pace.size
         pace.took(before - (not is_full), seconds)
         assert FEWEST <= pace.size <= min(MOST, GROWTH * before)

@@ -9,15 +9,22 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.broker.protocol.commands import Report, Subscribe, SubscriptionType
+from pulsar_spark.broker.protocol.ready import (
+    Acknowledged,
+    EpochBegan,
+    Grant,
+    OpenGrant,
+    Reply,
+    Revoke,
+)
+from pulsar_spark.consumer.partition_consumer import PartitionConsumer
+from pulsar_spark.consumer.stream_offset import PartitionOffset
 from pulsar_spark.errors import ServerError
-from pulsar_spark.planning.partition_consumer import PartitionConsumer
-from pulsar_spark.planning.stream_offset import PartitionOffset
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import Report, Subscribe, SubscriptionType
-from pulsar_spark.protocol.ready import Acknowledged, EpochBegan, Grant, OpenGrant, Reply, Revoke
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.partition import LEDGERS, MESSAGES, Message, listed, made, message_sets, repeatable
 
 BEGIN = Cursor(Position(1, -1))
@@ -31,7 +38,7 @@ def subscribe(incarnation: int = 1) -> Subscribe:
 
 def consumer(*, automatic: bool = True, epoch: int = 0) -> PartitionConsumer:
     made_ = PartitionConsumer(subscribe(), automatic)
-    made_.hear(Reply("c", "s", 1, 1, epoch=epoch, origin=BEGIN))
+    made_.observe(Reply("c", "s", 1, 1, epoch=epoch, origin=BEGIN))
     return made_
 
 
@@ -74,50 +81,50 @@ def report(
 
 def test_nothing_is_offered_before_it_is_let_in() -> None:
     each = PartitionConsumer(subscribe())
-    each.hear(grant(FIRST))
+    each.observe(grant(FIRST))
     assert planned(each) is None
 
 
 def test_what_is_said_to_others_or_to_an_earlier_run_is_left_out() -> None:
     each = consumer()
-    each.hear(Grant("s", "other", 1, 0, 0, FIRST))
-    each.hear(grant(SECOND, incarnation=0))
-    each.hear(grant(THIRD, epoch=1))
+    each.observe(Grant("s", "other", 1, 0, 0, FIRST))
+    each.observe(grant(SECOND, incarnation=0))
+    each.observe(grant(THIRD, epoch=1))
     assert planned(each) is None
 
 
 def test_a_grant_is_planned_once() -> None:
     each = consumer()
-    each.hear(grant(FIRST.union(SECOND)))
+    each.observe(grant(FIRST.union(SECOND)))
     end, found = batch(each)
     assert found == list(MESSAGES[:2])
     assert planned(each, end) is None
-    each.hear(grant(SECOND.union(THIRD)))
+    each.observe(grant(SECOND.union(THIRD)))
     assert batch(each, end)[1] == [MESSAGES[2]]
 
 
 def test_a_revoke_takes_back_what_was_not_planned() -> None:
     each = consumer()
-    each.hear(grant(FIRST.union(SECOND)))
+    each.observe(grant(FIRST.union(SECOND)))
     end, _ = batch(each, most=1)
-    each.hear(Revoke("s", "c", 1, 0, 7, SECOND))
+    each.observe(Revoke("s", "c", 1, 0, 7, SECOND))
     assert planned(each, end) is None
-    told = report(each, end)
-    assert told.revision == 7
-    assert told.delivered == {0: FIRST}
+    reported = report(each, end)
+    assert reported.revision == 7
+    assert reported.delivered == {0: FIRST}
 
 
 def test_a_revoke_of_everything_ends_an_open_grant() -> None:
     each = consumer()
-    each.hear(open_grant())
-    each.hear(Revoke("s", "c", 1, 0, 1))
+    each.observe(open_grant())
+    each.observe(Revoke("s", "c", 1, 0, 1))
     assert planned(each) is None
 
 
 def test_a_message_granted_anew_is_no_longer_held_at_the_lower_attempt() -> None:
     each = consumer(automatic=False)
-    each.hear(grant(FIRST.union(SECOND)))
-    each.hear(grant(FIRST, attempt=1))
+    each.observe(grant(FIRST.union(SECOND)))
+    each.observe(grant(FIRST, attempt=1))
     end, found = batch(each)
     assert found == list(MESSAGES[:2])
     assert {a: listed(p) for a, p in end.attempts_since(None, LEDGERS).items()} == {
@@ -128,27 +135,27 @@ def test_a_message_granted_anew_is_no_longer_held_at_the_lower_attempt() -> None
 
 def test_a_refusal_takes_everything_and_a_new_subscribe_gives_it_again() -> None:
     each = consumer()
-    each.hear(grant(FIRST))
-    each.hear(Reply("c", "s", 1, None, ServerError.CONSUMER_REPLACED, "its lease lapsed"))
+    each.observe(grant(FIRST))
+    each.observe(Reply("c", "s", 1, None, ServerError.CONSUMER_REPLACED, "its lease lapsed"))
     assert not each.connected
     assert each.refusal is not None
     each.subscribe_again(subscribe(2))
-    each.hear(Reply("c", "s", 2, 2, origin=BEGIN))
-    each.hear(grant(SECOND, incarnation=2))
+    each.observe(Reply("c", "s", 2, 2, origin=BEGIN))
+    each.observe(grant(SECOND, incarnation=2))
     assert batch(each)[1] == [MESSAGES[1]]
 
 
 def test_a_report_of_an_epoch_that_is_over_does_not_end_the_consumer() -> None:
     each = consumer()
-    each.hear(EpochBegan("s", 1, BEGIN))
-    each.hear(Reply("c", "s", 1, 9, ServerError.EPOCH_IS_OVER))
+    each.observe(EpochBegan("s", 1, BEGIN))
+    each.observe(Reply("c", "s", 1, 9, ServerError.EPOCH_IS_OVER))
     assert each.connected
     assert each.answered == 9
 
 
 def test_a_newer_run_under_its_name_is_noticed() -> None:
     each = consumer()
-    each.hear(Reply("c", "s", 2, 1, origin=BEGIN))
+    each.observe(Reply("c", "s", 2, 1, origin=BEGIN))
     assert each.refusal is not None
     assert each.refusal.error is ServerError.CONSUMER_REPLACED
 
@@ -158,15 +165,15 @@ def test_a_newer_run_under_its_name_is_noticed() -> None:
 
 def test_an_open_grant_offers_all_but_what_is_after_it_excepted() -> None:
     each = consumer()
-    each.hear(open_grant(BEGIN.acknowledge(SECOND)))
+    each.observe(open_grant(BEGIN.acknowledge(SECOND)))
     assert batch(each)[1] == [m for m in MESSAGES if m != MESSAGES[1]]
 
 
 def test_a_message_that_was_rejected_comes_again_alone_with_its_count() -> None:
     each = consumer(automatic=False)
-    each.hear(open_grant())
+    each.observe(open_grant())
     end, _ = batch(each, most=3)
-    each.hear(grant(SECOND, attempt=1, count=1))
+    each.observe(grant(SECOND, attempt=1, count=1))
     end, found = batch(each, end, most=1)
     assert found == [MESSAGES[1]]
     assert {count: listed(part) for count, part in end.redelivery_counts.items()} == {
@@ -179,7 +186,7 @@ def test_a_message_that_was_rejected_comes_again_alone_with_its_count() -> None:
 
 def test_counts_of_an_open_grant_are_those_of_its_messages() -> None:
     each = consumer()
-    each.hear(open_grant(redelivery_counts={3: SECOND}))
+    each.observe(open_grant(redelivery_counts={3: SECOND}))
     end, _ = batch(each, most=2)
     assert {count: listed(part) for count, part in end.redelivery_counts.items()} == {
         3: [MESSAGES[1]]
@@ -190,18 +197,18 @@ def test_what_it_has_committed_is_done_whatever_the_broker_says_if_acknowledging
 ) -> None:  # fmt: skip
     for automatic, again in ((True, None), (False, [MESSAGES[0]])):
         each = consumer(automatic=automatic)
-        each.hear(grant(FIRST))
+        each.observe(grant(FIRST))
         end, _ = batch(each)
-        each.hear(grant(FIRST, attempt=1, count=1))
+        each.observe(grant(FIRST, attempt=1, count=1))
         assert (batch(each, end)[1] if again else planned(each, end)) == again
 
 
 def test_what_lies_at_or_below_the_floor_is_forgotten() -> None:
     each = consumer()
-    each.hear(grant(made(MESSAGES[:6])))
+    each.observe(grant(made(MESSAGES[:6])))
     start, _ = batch(each, most=4)
     place = Position(*MESSAGES[3][:2])
-    each.hear(Acknowledged("s", 0, place))
+    each.observe(Acknowledged("s", 0, place))
     end, _ = batch(each, start)
     assert end.floor == place
     assert end.origin.mark_delete_position >= place
@@ -210,38 +217,38 @@ def test_what_lies_at_or_below_the_floor_is_forgotten() -> None:
 
 def test_an_attempt_of_which_nothing_lies_above_the_floor_is_dropped() -> None:
     each = consumer(automatic=False)
-    each.hear(grant(FIRST))
+    each.observe(grant(FIRST))
     start, _ = batch(each)
     last = Position(*MESSAGES[0][:2])
-    each.hear(Acknowledged("s", 0, last))
-    each.hear(grant(made([m for m in MESSAGES if m[:2] > last][:1]), attempt=5))
+    each.observe(Acknowledged("s", 0, last))
+    each.observe(grant(made([m for m in MESSAGES if m[:2] > last][:1]), attempt=5))
     end, _ = batch(each, start)
     assert list(end.attempts) == [5]
 
 
 def test_a_seek_begins_anew_and_reports_nothing_of_before() -> None:
     each = consumer()
-    each.hear(grant(FIRST.union(SECOND)))
+    each.observe(grant(FIRST.union(SECOND)))
     start, _ = batch(each)
-    each.hear(EpochBegan("s", 1, BEGIN))
+    each.observe(EpochBegan("s", 1, BEGIN))
     assert planned(each, start) is None, "grants of the old epoch are void"
-    told = report(each, start)
-    assert (told.epoch, told.delivered) == (1, {})
-    assert told.acknowledged == BEGIN
-    each.hear(grant(FIRST, epoch=1))
+    reported = report(each, start)
+    assert (reported.epoch, reported.delivered) == (1, {})
+    assert reported.acknowledged == BEGIN
+    each.observe(grant(FIRST, epoch=1))
     assert batch(each, start)[1] == [MESSAGES[0]]
 
 
 def test_what_is_hidden_is_never_planned() -> None:
     each = consumer()
-    each.hear(open_grant())
+    each.observe(open_grant())
     offered = each.offered(None, LEDGERS, hidden=FIRST)
     assert listed(offered.waiting.take(1)) == [MESSAGES[1]]
 
 
 def test_lost_messages_are_acknowledged_once_they_are_given_up() -> None:
     each = consumer(automatic=False)
-    each.hear(open_grant())
+    each.observe(open_grant())
     lost = Position(*MESSAGES[2][:2])
     assert each.offered(None, LEDGERS).begins_before(lost)
     each.give_up(lost)
@@ -254,7 +261,7 @@ def test_lost_messages_are_acknowledged_once_they_are_given_up() -> None:
 
 def test_a_report_says_what_is_delivered_before_and_acknowledged_after_its_commit() -> None:
     each = consumer()
-    each.hear(grant(FIRST.union(SECOND)))
+    each.observe(grant(FIRST.union(SECOND)))
     end, _ = batch(each)
     before, after = report(each, None, end), report(each, end)
     assert before.delivered == {0: FIRST.union(SECOND)}
@@ -265,7 +272,7 @@ def test_a_report_says_what_is_delivered_before_and_acknowledged_after_its_commi
 
 def test_manual_acknowledgement_acknowledges_nothing_by_itself() -> None:
     each = consumer(automatic=False)
-    each.hear(grant(FIRST))
+    each.observe(grant(FIRST))
     end, _ = batch(each)
     assert report(each, end).acknowledged == Cursor()
 
@@ -300,12 +307,12 @@ def test_each_grant_is_planned_once_in_order_unless_the_floor_passed_it(
                 fresh -= {m for m, _ in seen}
             for attempt in sorted({attempts.get(m, -1) + 1 for m in fresh}):
                 part = [m for m in fresh if attempts.get(m, -1) + 1 == attempt]
-                each.hear(grant(made(part), attempt=attempt, count=attempt))
+                each.observe(grant(made(part), attempt=attempt, count=attempt))
             attempts |= {m: attempts.get(m, -1) + 1 for m in fresh}
             waiting |= fresh
         elif what == "floor" and value > floor:
             floor = value
-            each.hear(Acknowledged("s", 0, Position(*value)))
+            each.observe(Acknowledged("s", 0, Position(*value)))
             waiting = {m for m in waiting if m[:2] > floor}
         elif what == "plan":
             end = planned(each, start, value)
@@ -333,13 +340,13 @@ def test_millions_of_messages_are_planned_in_milliseconds() -> None:
     single = LedgerList([LedgerInfo(1, 0, "", 0, BatchSizes(((1, 10**6),)), 10**8, 0, 0)])
     scattered = PositionSet.of((1, n) for n in range(0, 10**6, 2))
     cases: list[tuple[LedgerList, Callable[[PartitionConsumer], None]]] = [
-        (ledgers, lambda each: each.hear(grant(whole))),
-        (ledgers, lambda each: each.hear(open_grant(Cursor()))),
-        (single, lambda each: each.hear(grant(scattered))),
+        (ledgers, lambda each: each.observe(grant(whole))),
+        (ledgers, lambda each: each.observe(open_grant(Cursor()))),
+        (single, lambda each: each.observe(grant(scattered))),
     ]
-    for log, told in cases:
+    for log, reported in cases:
         each = consumer()
-        told(each)
+        reported(each)
         times: list[float] = []
         end = None
         while len(times) < 5:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.planning.suspect_messages import (
+from pulsar_spark.consumer.suspect_messages import (
     SUSPECTS_FORMAT,
     Ledgers,
     Messages,
     SuspectGroup,
     SuspectMessages,
 )
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position_set import PositionSet
+from pulsar_spark.model.topic_name import TopicPartition
 from tests.core.partition import messages_of
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 ONE, TWO = TopicPartition("persistent://public/default/t", 0), TopicPartition("u", 1)
 
 
@@ -41,9 +39,9 @@ def batch(sizes: list[int]) -> Messages:
 
 def names(group: SuspectGroup, known: Ledgers) -> list[tuple[TopicPartition, int, int]]:
     return [
-        (about, entry_id, index)
-        for (about, _), part in sorted(group.messages.items())
-        for _, entry_id, index in messages_of(part, known[about])
+        (topic_partition, entry_id, index)
+        for (topic_partition, _), part in sorted(group.messages.items())
+        for _, entry_id, index in messages_of(part, known[topic_partition])
     ]
 
 
@@ -79,11 +77,15 @@ def test_all_but_the_killers_are_delivered_once_and_in_order(
     state = SuspectMessages().failed(messages, 3, most, known)
     delivered, restarts, state = lived_through(state, known, killers, most)
     assert delivered == [each for each in every if each not in killers]
-    buried = {(a, *m) for a, part in state.buried.items() for m in messages_of(part, known[a])}
-    assert {(a, entry_id, index) for a, _, entry_id, index in buried} == killers
+    dead_lettered = {
+        (a, *m) for a, part in state.dead_lettered.items() for m in messages_of(part, known[a])
+    }
+    assert {(a, entry_id, index) for a, _, entry_id, index in dead_lettered} == killers
     assert restarts <= len(killers) * (3 + most + 1)
-    for about in (ONE, TWO):
-        assert state.not_done(about) == state.buried.get(about, PositionSet())
+    for topic_partition in (ONE, TWO):
+        assert state.not_done(topic_partition) == state.dead_lettered.get(
+            topic_partition, PositionSet()
+        )
 
 
 def test_a_killer_among_two_hundred_thousand_is_found_in_a_few_restarts() -> None:
@@ -111,29 +113,15 @@ def test_what_was_trimmed_or_acknowledged_or_sought_away_is_tried_no_more() -> N
     state = SuspectMessages().failed(batch([1, 1]), 1, 1, known)
     left = state.without({ONE: None, TWO: PositionSet.of([(4, 0)])})
     assert [names(group, known) for group in left.groups] == [[(TWO, 1, 0)]]
-    buried = SuspectMessages(buried={ONE: PositionSet.of([(4, 0)])})
-    assert buried.without({ONE: PositionSet.of([(4, 0)])}).is_empty
-    assert buried.without({ONE: None}).is_empty
+    dead_lettered = SuspectMessages(dead_lettered={ONE: PositionSet.of([(4, 0)])})
+    assert dead_lettered.without({ONE: PositionSet.of([(4, 0)])}).is_empty
+    assert dead_lettered.without({ONE: None}).is_empty
 
 
 def test_what_is_not_a_state_is_refused() -> None:
     value = SUSPECTS_FORMAT.decode(SuspectMessages().to_json())
-    with pytest.raises(FutureVersionError, match="withheld messages has format version 3"):
-        SuspectMessages.from_json(replace(SUSPECTS_FORMAT, version=3).encode(value))
+    with pytest.raises(FutureVersionError, match="withheld messages has format version 2"):
+        SuspectMessages.from_json(replace(SUSPECTS_FORMAT, version=2).encode(value))
     for bad in (b"", b"{}", SUSPECTS_FORMAT.encode(value | {"groups": [1]})):
         with pytest.raises(CorruptFileError, match="withheld messages is damaged"):
             SuspectMessages.from_json(bad)
-
-
-def test_what_was_written_once_is_still_read() -> None:
-    some = PositionSet.of([(1, 2), (1, 4)]).union(PositionSet.of_batch((5, 0), 10, 0b1010))
-    about = TopicPartition("persistent://public/default/t", 0)
-    state = SuspectMessages(
-        SuspectGroup(4, {(about, 0): some, (about, 3): PositionSet.of([(9, 9)])}),
-        (SuspectGroup(5, {(about, 1): PositionSet.of([(2, 2)])}),),
-        {about: PositionSet.of([(7, 7)])},
-        6,
-    )
-    old, new = ((GOLDEN / f"withheld-v{version}.json").read_bytes() for version in (1, 2))
-    assert SuspectMessages.from_json(old) == SuspectMessages.from_json(new) == state
-    assert state.to_json() == new

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pulsar_spark.records import base85
+from pulsar_spark.model.records import base85
 
 
 @pytest.mark.parametrize("size", [*range(12), 1_000, 70_001])

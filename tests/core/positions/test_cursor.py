@@ -7,18 +7,17 @@ import pickle
 import struct
 import zlib
 from functools import reduce
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.partition import (
     ENTRIES,
     LEDGERS,
@@ -32,7 +31,6 @@ from tests.core.partition import (
     size_of,
 )
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 Messages = frozenset[Message]
 
 cursors = st.builds(Cursor, positions, message_sets.map(made))
@@ -42,7 +40,7 @@ some_cursor = Cursor(Position(3, 5)).acknowledge(
     | PositionSet.of_batch((4, 4), 2000, sum(1 << i for i in range(0, 2000, 3)))
     | PositionSet.of((5, e) for e in range(0, 3000, 3))
 )
-"""The cursor of the golden files: readable entries, packed ones, parts of both kinds."""
+"""The cursor of the golden files has readable entries, packed ones, parts of both kinds."""
 
 
 def held(cursor: Cursor) -> Messages:
@@ -177,24 +175,6 @@ def test_a_new_cursor_holds_nothing() -> None:
     assert Cursor().backlog(LEDGERS) == len(MESSAGES)
     assert Cursor().backlog(LedgerList()) == 0
     assert str(Cursor()) == "-1:-1 and nothing"
-
-
-def test_the_golden_files_are_read_and_written() -> None:
-    text = (GOLDEN / "cursor-v1.json").read_text()
-    assert Cursor.from_json_value(json.loads(text)) == some_cursor
-    assert Cursor.from_bytes((GOLDEN / "cursor-v1.bin").read_bytes()) == some_cursor
-    # Packed forms may differ by a byte with another zlib: their readable rest may not.
-    written, golden = some_cursor.to_json_value(), json.loads(text)
-    assert written.keys() == golden.keys()
-    assert written["individually_deleted"]["3"] == golden["individually_deleted"]["3"] == "7-9"
-    assert written["mark_delete_position"] == golden["mark_delete_position"]
-
-
-def test_a_cursor_of_a_future_version_is_refused() -> None:
-    with pytest.raises(FutureVersionError, match="version 2"):
-        Cursor.from_json_value(json.loads((GOLDEN / "cursor-v2.json").read_text()))
-    with pytest.raises(FutureVersionError, match="version 2"):
-        Cursor.from_bytes((GOLDEN / "cursor-v2.bin").read_bytes())
 
 
 @pytest.mark.parametrize(

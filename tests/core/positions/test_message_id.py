@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.positions.message_id import EARLIEST, LATEST, Client, MessageId
-from pulsar_spark.positions.position import MAX_LONG, Position
+from pulsar_spark.model.positions.message_id import EARLIEST, LATEST, Client, MessageId
+from pulsar_spark.model.positions.position import MAX_LONG, Position
 from tests.core.partition import repeatable
 
 longs, ints = st.integers(-1, MAX_LONG), st.integers(-1, 2**31 - 1)

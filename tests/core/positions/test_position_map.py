@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_map import PositionMap
-from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_map import PositionMap
+from pulsar_spark.model.positions.position_set import NOTHING, PositionSet
 
 places = st.tuples(st.integers(0, 2), st.integers(0, 5))
 some = st.sets(places, max_size=8)

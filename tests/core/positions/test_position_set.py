@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.model.positions.position import Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.partition import (
     ENTRIES,
     LEDGERS,
@@ -51,14 +51,14 @@ def test_the_union_of_many_is_that_of_plain_sets(sets: list[Messages]) -> None:
 def test_union_intersection_and_difference_are_those_of_plain_sets(
     one: Messages, other: Messages
 ) -> None:
-    for found, wanted in (
+    for found, requested in (
         (made(one) | made(other), one | other),
         (made(one) & made(other), one & other),
         (made(one) - made(other), one - other),
     ):
         found.check()
-        assert listed(found) == sorted(wanted)
-        assert found == made(wanted), "equal sets are structurally equal"
+        assert listed(found) == sorted(requested)
+        assert found == made(requested), "equal sets are structurally equal"
 
 
 @repeatable
@@ -134,10 +134,10 @@ def test_a_row_that_comes_twice_counts_once() -> None:
 
 def test_rows_without_batch_index_are_whole_entries() -> None:
     ledgers, entries = np.array([2, 9, 2]), np.array([1, 4, 4])
-    wanted = PositionSet.of([(2, 1), (2, 4), (9, 4)])
-    assert PositionSet.from_arrays(ledgers, entries) == wanted
+    requested = PositionSet.of([(2, 1), (2, 4), (9, 4)])
+    assert PositionSet.from_arrays(ledgers, entries) == requested
     below = np.array([-1, -1, -1])
-    assert PositionSet.from_arrays(ledgers, entries, below, np.array([3, 70, 5])) == wanted
+    assert PositionSet.from_arrays(ledgers, entries, below, np.array([3, 70, 5])) == requested
 
 
 def test_a_set_of_counts_far_more_than_bits_in_a_word() -> None:

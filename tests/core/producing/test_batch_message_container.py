@@ -8,11 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.producing.batch_message_container import (
-    BatchLimits,
-    key_based_order,
-)
-from pulsar_spark.producing.message_router import RoundRobinByBatch
+from pulsar_spark.log.producing.batch_message_container import BatchLimits, key_based_order
+from pulsar_spark.log.producing.message_router import RoundRobinByBatch
 from tests.core.partition import repeatable
 from tests.vectors.values import _cut_plainly
 
@@ -29,8 +26,8 @@ def test_cutting_at_once_is_cutting_message_by_message(
 ) -> None:
     limits = BatchLimits(max_messages, max_bytes, max_message_size)
     closed, left_open = _cut_plainly(sizes, limits)
-    wanted = [len(batch) for batch in [*closed, left_open] if batch]
-    assert limits.cut(np.array(sizes, np.int64)).tolist() == wanted
+    requested = [len(batch) for batch in [*closed, left_open] if batch]
+    assert limits.cut(np.array(sizes, np.int64)).tolist() == requested
 
 
 def test_a_message_larger_than_the_limit_goes_alone() -> None:

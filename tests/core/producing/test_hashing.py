@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.producing import hashing
+from pulsar_spark.log.producing import hashing
 from tests.core.partition import repeatable
 
 texts = st.lists(st.one_of(st.none(), st.text(max_size=8), st.text("ab", max_size=90)))

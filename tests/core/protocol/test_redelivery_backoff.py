@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.broker.protocol.policies import MultiplierRedeliveryBackoff
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.protocol.policies import MultiplierRedeliveryBackoff
 from tests.core.partition import repeatable
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pulsar_spark.errors import IncompatibleSchemaError, InvalidSchemaDataError
-from pulsar_spark.schema.avro_schema import parse_avro, why_unreadable
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy, SchemaRegistry
+from pulsar_spark.model.schema.avro_schema import parse_avro, why_unreadable
+from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.model.schema.schema_registry import SchemaCompatibilityStrategy, SchemaRegistry
 
 
 def definition(*fields: Any, name: str = "order", **more: Any) -> str:
@@ -187,6 +187,15 @@ TREE = json.dumps(
 def test_what_can_be_read_is_as_avro_says(reader: str, writer: str, why: str | None) -> None:
     found = why_unreadable(parse_avro(reader), parse_avro(writer))
     assert found is None if why is None else why in str(found)
+
+
+def test_records_of_other_names_are_compared_by_their_fields() -> None:
+    other = TREE.replace('"t.node"', '"other"').replace('"node"', '"other"')
+    for reader, writer in ((TREE, other), (f'["null",{TREE}]', other), (TREE, f"[{other}]")):
+        assert why_unreadable(parse_avro(reader), parse_avro(writer)) is None
+    changed = other.replace('"int"', '"string"')
+    why = why_unreadable(parse_avro(TREE), parse_avro(changed))
+    assert why == "field n is string, not int"
 
 
 def test_a_renamed_field_is_found_by_its_alias() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.broker.selectors.failover_selector import FIRST_COME, FailoverSelector
 from pulsar_spark.errors import ConsumerBusyError, ConsumerNotConnectedError
-from pulsar_spark.selectors.failover_selector import FailoverSelector
 from tests.core.partition import repeatable
 
 TOPIC = "persistent://public/default/orders"
@@ -24,11 +24,11 @@ joins = st.lists(
 @repeatable
 @given(joins, st.integers(-1, 7), st.booleans(), st.data())
 def test_the_active_consumer_is_of_the_lowest_level_whatever_came_and_went(
-    wanted: Sequence[tuple[str, int]], partition: int, ring: bool, data: st.DataObject
+    requested: Sequence[tuple[str, int]], partition: int, ring: bool, data: st.DataObject
 ) -> None:
     selector = FailoverSelector(TOPIC, partition, consistent_hashing=ring)
     levels = {}
-    for number, (name, level) in enumerate(wanted):
+    for number, (name, level) in enumerate(requested):
         selector = selector.add(str(number), name, level)
         levels[str(number)] = level
         selector.check()
@@ -40,7 +40,7 @@ def test_the_active_consumer_is_of_the_lowest_level_whatever_came_and_went(
         before = selector
         selector = selector.remove(who)
         selector.check()
-        if ring and who != before.active and len({name for name, _ in wanted}) == len(wanted):
+        if ring and who != before.active and len({name for name, _ in requested}) == len(requested):
             assert selector.active == before.active, "on a ring others' leaving changes nothing"
     assert selector.active is None
 
@@ -55,6 +55,15 @@ def test_partitions_go_round_the_consumers_by_name_as_java_orders_it() -> None:
             selector = selector.add(name, name)
         active.append(selector.active)
     assert active == ["b", "\U0001f600", "\uffff", "b"]
+
+
+def test_who_joined_first_is_active_until_it_goes_or_one_of_a_lower_level_comes() -> None:
+    selector = FailoverSelector(TOPIC, FIRST_COME).add("z", "z").add("a", "a")
+    assert selector.active == "z"
+    assert selector.add("b", "b", -1).active == "b"
+    assert selector.add("b", "b", 1).active == "z"
+    assert selector.remove("z").add("z", "z").active == "a"
+    selector.check()
 
 
 def test_an_exclusive_subscription_has_one_consumer_that_may_unsubscribe() -> None:

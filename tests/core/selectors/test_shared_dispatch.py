@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.selectors.shared_dispatch import SharedDispatch, max_entries_in_this_batch
+from pulsar_spark.broker.selectors.shared_dispatch import SharedDispatch, max_entries_in_this_batch
 from tests.core.partition import repeatable
 
 

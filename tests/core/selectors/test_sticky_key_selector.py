@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pulsar_spark.errors import ConsumerAssignError, InvalidOptionError
-from pulsar_spark.producing.hashing import murmur3_32_hash, sticky_key_slot
-from pulsar_spark.selectors.sticky_key_selector import (
+from pulsar_spark.broker.selectors.sticky_key_selector import (
     NOBODY,
     AutoSplitSelector,
     ConsistentHashingSelector,
@@ -24,6 +22,8 @@ from pulsar_spark.selectors.sticky_key_selector import (
     StickyRangeSelector,
     check_sticky_ranges,
 )
+from pulsar_spark.errors import ConsumerAssignError, InvalidOptionError
+from pulsar_spark.log.producing.hashing import murmur3_32_hash, sticky_key_slot
 from tests.core.partition import repeatable
 from tests.vectors.key_shared import impacted, ranges_of, ring_points, select
 
@@ -204,9 +204,11 @@ slot_ranges = st.lists(
 
 @repeatable
 @given(st.lists(slot_ranges, max_size=6))
-def test_sticky_ranges_are_taken_whole_or_refused_whole(wanted: Sequence[list[HashRange]]) -> None:
+def test_sticky_ranges_are_taken_whole_or_refused_whole(
+    requested: Sequence[list[HashRange]],
+) -> None:
     selector, owner = StickyRangeSelector(), dict[int, str]()
-    for number, ranges in enumerate(wanted):
+    for number, ranges in enumerate(requested):
         who = f"id-{number}"
         slots = [slot for start, end in ranges for slot in range(start, end + 1)]
         fits = all(start <= end for start, end in ranges) and len(set(slots)) == len(slots)
@@ -219,7 +221,7 @@ def test_sticky_ranges_are_taken_whole_or_refused_whole(wanted: Sequence[list[Ha
         assert [select(selector, slot) for slot in range(32)] == [owner.get(s) for s in range(32)]
     read = StickyRangeSelector.from_json_value(json.loads(json.dumps(selector.to_json_value())))
     assert read == selector
-    for number in range(len(wanted)):
+    for number in range(len(requested)):
         selector = selector.remove(f"id-{number}")
     assert (selector.owners == NOBODY).all()
 

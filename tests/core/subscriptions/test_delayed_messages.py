@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from urllib.parse import unquote
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.hosting.shards import changed
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import SetPolicies
-from pulsar_spark.protocol.policies import TopicPolicies
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.delayed_messages import GROUP_BITS, MAX_GROUPS, DelayedMessages
+from pulsar_spark.broker.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.broker.hosting.shards import changed
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import SetPolicies
+from pulsar_spark.broker.protocol.policies import TopicPolicies
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.subscriptions.delayed_messages import (
+    GROUP_BITS,
+    MAX_GROUPS,
+    DelayedMessages,
+)
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.broker_samples import TOPIC, entries, ledger, run, subscribe
 
 A_GROUP_MS = 1 << GROUP_BITS
@@ -123,23 +124,6 @@ def test_groups_that_did_not_change_are_packed_once() -> None:
             assert group.packed is (None if key == 5 else packed[key])
         written, _ = changed(shards, to_shards(later))
         assert [key for key in written if key.startswith("delayed/")] == ["delayed/5#0"]
-
-
-def test_what_version_3_wrote_in_buckets_and_far_groups_comes_due_as_if_written_today() -> None:
-    """80 buckets of the next hours, parts of a batch, near and far, and two groups."""
-    folder = Path(__file__).resolve().parents[2] / "golden" / "broker-v3-delayed"
-    old = from_shards({unquote(each.name): each.read_bytes() for each in folder.iterdir()})
-    far_ms = 10 * A_GROUP_MS
-    times = np.concatenate((1_000 + 600 * np.arange(80), [far_ms, far_ms + 5, 300 * A_GROUP_MS]))
-    late = ledger(0, [1] * len(times), deliver_at_ms=times)
-    batch = ledger(1, [3], deliver_at_ms=[700, far_ms, 0])
-    state, _ = step(BrokerState(TOPIC), [late, batch, subscribe("a", permits=10_000)], 1)
-    for now_ms in (5, 1_024, 30_000, far_ms - 1, far_ms, far_ms + 5, far_ms + 512, 2**40):
-        old.check()
-        assert old.delayed.messages == state.delayed.messages
-        (old, ready), (state, today) = step(old, [], now_ms), step(state, [], now_ms)
-        assert ready == today
-    assert not old.delayed.messages
 
 
 def test_another_tick_counts_at_once() -> None:

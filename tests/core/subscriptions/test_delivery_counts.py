@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.broker.step import step
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import EARLIEST
-from pulsar_spark.protocol.commands import (
+from pulsar_spark.broker.machine.step import step
+from pulsar_spark.broker.protocol.commands import (
     Command,
     LeaseLapsed,
     LedgersTrimmed,
@@ -15,9 +13,11 @@ from pulsar_spark.protocol.commands import (
     Seek,
     SkipMessages,
 )
-from pulsar_spark.protocol.policies import ConsumerOptions, TopicPolicies
-from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.delivery_counts import DeliveryCounts
+from pulsar_spark.broker.protocol.policies import ConsumerOptions, TopicPolicies
+from pulsar_spark.broker.subscriptions.broker_state import BrokerState
+from pulsar_spark.broker.subscriptions.delivery_counts import DeliveryCounts
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position import EARLIEST
 from tests.core.broker_samples import (
     EXCLUSIVE,
     TOPIC,

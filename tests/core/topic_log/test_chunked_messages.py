@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.planning.admission import Waiting
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.chunked_messages import (
+from pulsar_spark.consumer.admission import Waiting
+from pulsar_spark.log.chunked_messages import (
     ChunkedMessage,
     ChunkedMessages,
     ChunkLimits,
     ChunkPart,
     ChunkRun,
 )
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.model.positions.position import EARLIEST, Position
+from pulsar_spark.model.positions.position_set import PositionSet
 from tests.core.partition import repeatable
 
 

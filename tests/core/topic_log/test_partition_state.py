@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.partition_state import HiddenMessages
+from pulsar_spark.log.partition_state import HiddenMessages
+from pulsar_spark.model.positions.cursor import Cursor
+from pulsar_spark.model.positions.position_set import PositionSet
 
 
 def first_entries(*ledger_ids: int) -> PositionSet:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
-from pulsar_spark.topic_log.producer_registry import (
+from pulsar_spark.log.producer_registry import (
     FENCED_PRODUCERS,
     FENCED_RUNS,
     ProducerAccessMode,
@@ -200,14 +200,6 @@ def test_a_fenced_run_is_not_forgotten_for_all_the_runs_of_others() -> None:
     for mode in (EXCLUSIVE, FENCING):
         with pytest.raises(ProducerFencedError, match="Fenced out: old"):
             registry.claim(replace(old, access_mode=mode), 1)
-
-
-def test_a_registry_of_before_fenced_runs_had_names_is_read() -> None:
-    registry = let_in(claim("old", EXCLUSIVE), claim("new", FENCING))
-    value = registry.to_json_value()
-    del value["fenced_names"]
-    read = ProducerRegistry.from_json_value(value)
-    assert [run.incarnation for run in read.fenced] == ["old-1"]
 
 
 class Producers(RuleBasedStateMachine):

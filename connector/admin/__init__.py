@@ -1,4 +1,0 @@
-"""What `pulsar-admin` does: topics, subscriptions, namespaces, tenants and schemas, in Python.
-
-Needs no Spark. The command line is a face of this room, and prints what is returned here.
-"""

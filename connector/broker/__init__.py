@@ -1,4 +1,0 @@
-"""The broker query: its source, its tasks, its sink, and who starts it.
-
-The step itself is `pulsar_spark/broker`; here it gets its input and has its wishes done.
-"""

@@ -1,0 +1,4 @@
+"""Statistics, views, telemetry and verification of what is stored.
+
+Nothing here changes a topic.
+"""

@@ -1,5 +1,0 @@
-"""What notebooks need: pictures of cursors, hash rings and times, and data for examples.
-
-Nothing here looks into a topic: a picture is made of what it is given. Imported by the public
-names `pulsar_spark.pictures` and `pulsar_spark.examples`.
-"""

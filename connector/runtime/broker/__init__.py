@@ -1,0 +1,4 @@
+"""The broker query: its source, its tasks, its sink, and who starts it.
+
+The step itself is `pulsar_spark/broker/machine`; here it gets its input and has its wishes done.
+"""

@@ -1,4 +1,0 @@
-"""Whether what is there is what was published: logs, files, the broker's cursors, one by another.
-
-Everything is read and nothing changed; what differs is a value, and never ends the looking.
-"""

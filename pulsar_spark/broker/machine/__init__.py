@@ -1,0 +1,4 @@
+"""The broker's step: commands and time in, new state and `Ready` out.
+
+Pure: no clock, no files, no Spark; where its state is stored is `hosting`'s.
+"""

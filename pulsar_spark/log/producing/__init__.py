@@ -1,0 +1,4 @@
+"""The way of a message to its partition and its entry: hashes, routers, containers, chunks.
+
+No sink and no file: tasks of the connector's sink call these.
+"""

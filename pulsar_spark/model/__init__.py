@@ -1,0 +1,4 @@
+"""The values that all floors share: positions, records, topic names, schemas.
+
+Nothing here knows a log, a broker or a consumer.
+"""

@@ -1,0 +1,4 @@
+"""Stored records: version, checksum and bounds.
+
+What a record says is of no concern here; every stored format is declared with `StoredFormat`.
+"""

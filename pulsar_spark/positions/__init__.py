@@ -1,5 +1,0 @@
-"""Where messages are: positions, message ids, sets of messages, cursors, and their bytes.
-
-Nothing here knows of topics, subscriptions, commands or storage: this is the algebra on which all
-other rooms stand. It imports `pulsar_spark.errors` alone.
-"""

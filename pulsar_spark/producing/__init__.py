@@ -1,4 +1,0 @@
-"""How a message finds its partition and its entry: hashes, routers, containers, chunks.
-
-No sink and no file: tasks of the connector's sink call these.
-"""

@@ -1,4 +1,0 @@
-"""Who gets the next message: Failover, Shared and the three ways of Key_Shared.
-
-A selector knows consumers by name and number only; it holds no message and grants nothing.
-"""

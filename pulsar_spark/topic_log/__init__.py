@@ -1,4 +1,0 @@
-"""A topic's log as values: its commits, their fold, publications, producers, chunks, duplicates.
-
-No file is opened and no name chosen here: `connector/topic_log` stores and loads these values.
-"""

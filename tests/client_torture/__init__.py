@@ -1,0 +1,1 @@
+"""Random programs over the client's whole public face, in processes and threads that take turns."""

@@ -1,0 +1,398 @@
+"""What programs were promised, held against what they were handed; nothing is excused.
+
+Handed out is what a call of the program returned, or its listener was given: a queue is nobody's
+business but the client's. The oracle knows what was published and confirmed, every message that was
+handed out and to which call, what was acknowledged and whether a receipt came back, who sought, who
+was killed or stood still and when. What it can't demand, as a call ended in an error and may have
+taken effect, it counts in `open_ends`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark import pulsar
+from tests.client_torture.turns import Process
+from tests.torture.oracle import ViolationError
+
+if TYPE_CHECKING:
+    from tests.client_torture.world import World
+
+FOREVER = 1 << 60
+SEEN_S = 1.0
+"""A consumer hears of another's seek or acknowledgement within this time."""
+Place = tuple[str, int]
+Position = tuple[int, int, int]
+"""Ledger, entry, index in the batch."""
+
+
+@dataclass(eq=False)
+class Published:
+    """A message, from when it is sent."""
+
+    value: str
+    topic: str
+    key: str | None
+    sent: int
+    confirmed: int = FOREVER
+    maybe: bool = False
+    """Its send ended in an error, or its process was killed: it may be there."""
+    place: Place | None = None
+    position: Position = (0, 0, 0)
+
+
+@dataclass(eq=False)
+class Acknowledgment:
+    """Of one handout; `receipt` is the moment from which the broker is known to have it."""
+
+    at: int
+    at_ms: float
+    receipt: int = FOREVER
+
+
+@dataclass(eq=False)
+class Handout:
+    """A message that a call has returned."""
+
+    published: Published
+    seat: Seat
+    began: int
+    """When the call began that returned it."""
+    at: int
+    at_ms: float
+    count: int
+    place: Place
+    position: Position
+    message: Any
+    acknowledged: list[Acknowledgment] = field(default_factory=list)
+    rejected: list[tuple[int, float]] = field(default_factory=list)
+    """When, and until when its delay lasts, in ms."""
+    said: int = 0
+    """How many calls were to acknowledge it, also those that ended in an error."""
+    transactions: int = 0
+    """How many committed transactions have acknowledged it."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """One consumer of a program, from its `subscribe` to its end."""
+
+    name: str
+    followed: Followed
+    process: Process
+    receipts: bool
+    opened: int
+    opened_ms: float
+    gone: int = FOREVER
+    """When it began to close, or its process was killed."""
+    in_call: bool = False
+    held: dict[str, Handout] = field(default_factory=dict)
+    """What it was handed and has not settled."""
+
+
+@dataclass(eq=False)
+class Sought:
+    """A seek, or an end of the subscription; `done` is when the call returned."""
+
+    at: int
+    place: Place | None
+    """Of an id; None: all."""
+    to: Position | str
+    done: int = FOREVER
+
+    def concerns(self, published: Published) -> bool:
+        return self.place is None or published.place == self.place
+
+    def passes(self, published: Published) -> bool:
+        """Whether the message need not come any more; what cannot be known, it need not."""
+        if self.done == FOREVER or self.to == "end":
+            return published.sent <= self.done
+        if self.to == "latest":
+            return published.sent <= self.done
+        return isinstance(self.to, tuple) and published.position <= self.to
+
+
+@dataclass(eq=False)
+class Followed:
+    """One subscription."""
+
+    name: str
+    topics: tuple[str, ...]
+    kind: str
+    lease_ms: int
+    ack_timeout_ms: int = 0
+    group_ms: int = 0
+    max_redeliver_count: int | None = None
+    handouts: dict[str, list[Handout]] = field(default_factory=lambda: defaultdict(list))
+    sought: list[Sought] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+    """When consumers came or went."""
+    deaths: int = 0
+    """How often a process of it was killed, or stood still for long."""
+    dead: dict[str, int] = field(default_factory=dict)
+
+
+class Oracle:
+    """Watches the programs of one world."""
+
+    def __init__(self, world: World, *, without: frozenset[str] = frozenset()) -> None:
+        """`without`: rules that are not looked at, by name."""
+        self.world, self.without = world, without
+        self.followed: dict[str, Followed] = {}
+        self.published: dict[str, Published] = {}
+        self.seats: list[Seat] = []
+        self.violation: ViolationError | None = None
+        self.open_ends: Counter[str] = Counter()
+        self.handed_out = 0
+        self._moment = 0
+
+    def now(self) -> int:
+        self._moment += 1
+        return self._moment
+
+    def fail(self, rule: str, text: str) -> None:
+        """Broken in whatever thread: the schedule ends at its driver's next look."""
+        if rule in self.without or self.violation is not None:
+            return
+        self.violation = ViolationError(f"{rule}: {text}")
+        raise self.violation
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def sent(self, value: str, topic: str, key: str | None) -> None:
+        self.published[value] = Published(value, topic, key, self.now(), maybe=True)
+
+    def confirmed(self, value: str) -> None:
+        each = self.published[value]
+        each.confirmed, each.maybe = self.now(), False
+
+    # -- consumers -------------------------------------------------------------------------------
+
+    def seated(self, name: str, followed: Followed, process: Process, *, receipts: bool) -> Seat:
+        seat = Seat(
+            name, followed, process, receipts, self.now(), self.world.turns.now_ms
+        )  # fmt: skip
+        self.seats.append(seat)
+        followed.changed.append(seat.opened)
+        return seat
+
+    def leaves(self, seat: Seat) -> None:
+        if seat.gone == FOREVER:
+            seat.gone = self.now()
+            seat.followed.changed.append(seat.gone)
+
+    def has_left(self, seat: Seat) -> None:
+        """It was closed in order: its acknowledgements have reached the broker."""
+        at = self.now()
+        for handouts in seat.followed.handouts.values():
+            for each in handouts:
+                if each.seat is seat:
+                    for done in each.acknowledged:
+                        done.receipt = min(done.receipt, at)
+
+    def killed(self, process: Process) -> None:
+        for seat in self.seats:
+            if seat.process is process and seat.gone == FOREVER:
+                self.leaves(seat)
+                seat.followed.deaths += 1
+
+    def stood_still(self, process: Process) -> None:
+        for seat in self.seats:
+            if seat.process is process and seat.gone == FOREVER:
+                seat.followed.deaths += 1
+                seat.followed.changed.append(self.now())
+
+    def handed(self, seat: Seat, message: Any, began: int) -> Handout:
+        """A call that began then has returned this message."""
+        followed, value = seat.followed, message.data().decode()
+        published = self.published.get(value)
+        if published is None:
+            self.fail("invented", f"{value} was handed out, and published by nobody")
+        assert published is not None
+        held = message.message_id()
+        handout = Handout(
+            published, seat, began, self.now(), self.world.turns.now_ms,
+            message.redelivery_count(), (message.received.topic, max(held.partition(), 0)),
+            (held.ledger_id(), held.entry_id(), max(held.batch_index(), 0)), message,
+        )  # fmt: skip
+        if "-RETRY" not in handout.place[0]:
+            published.place, published.position = handout.place, handout.position
+        before = followed.handouts[value]
+        self.handed_out += 1
+        self.world.note(f"{seat.name} is handed {value} ({handout.count})")
+        if handout.count > len(before):
+            self.fail("counted", f"{value} was handed out {len(before)} times, and its redelivery "
+                      f"count is {handout.count}")  # fmt: skip
+        for earlier in before:
+            self._check_double(followed, earlier, handout)
+        before.append(handout)
+        seat.held[value] = handout
+        return handout
+
+    def _check_double(self, followed: Followed, earlier: Handout, new: Handout) -> None:
+        published = new.published
+        if any(each.concerns(published) and each.at <= new.at and each.done >= earlier.began
+               for each in followed.sought):  # fmt: skip
+            return
+        text = (f"{published.value}: to {earlier.seat.name} at {earlier.at_ms:.0f} ms, and to "
+                f"{new.seat.name} at {new.at_ms:.0f} ms")  # fmt: skip
+        slack = 0 if new.seat is earlier.seat else SEEN_S * 1000
+        timeout_ms = followed.ack_timeout_ms
+        for each in earlier.acknowledged:
+            if 0 < timeout_ms <= each.at_ms - earlier.at_ms:
+                continue  # it may have been in a queue again before, as in Pulsar
+            if each.receipt < new.began and new.at_ms - each.at_ms >= slack:
+                self.fail("acknowledged", f"handed out again behind its receipt: {text}")
+        if not self._is_explained(followed, earlier, new):
+            self.fail("doubled", f"handed out twice: {text}")
+
+    def _is_explained(self, followed: Followed, earlier: Handout, new: Handout) -> bool:
+        if earlier.seat.gone < new.at:
+            return True
+        if self.world.away_ms(earlier.seat.process, earlier.at_ms) >= followed.lease_ms / 2:
+            return True
+        if any(at < new.at and new.at_ms >= due_ms for at, due_ms in earlier.rejected):
+            return True
+        if followed.kind == "Failover" and new.seat is not earlier.seat:
+            return any(earlier.at < at <= new.at for at in followed.changed)
+        timeout_ms = followed.ack_timeout_ms
+        if not 0 < timeout_ms <= new.at_ms - earlier.at_ms:
+            return False
+        in_time_ms = timeout_ms - followed.group_ms - SEEN_S * 1000
+        return all(each.at_ms - earlier.at_ms > in_time_ms for each in earlier.acknowledged)
+
+    def acknowledging(self, handouts: list[Handout]) -> list[Acknowledgment]:
+        at, at_ms = self.now(), self.world.turns.now_ms
+        made = []
+        for each in handouts:
+            each.said += 1
+            each.acknowledged.append(Acknowledgment(at, at_ms))
+            each.seat.held.pop(each.published.value, None)
+            made.append(each.acknowledged[-1])
+        return made
+
+    def up_to(self, handout: Handout) -> list[Handout]:
+        """What a cumulative acknowledgement by the consumer that was handed this may take."""
+        return [
+            each
+            for handouts in handout.seat.followed.handouts.values()
+            for each in handouts
+            if each.seat is handout.seat
+            and each.place == handout.place
+            and each.position <= handout.position
+        ]
+
+    def receipt(self, acknowledged: list[Acknowledgment]) -> None:
+        at = self.now()
+        for each in acknowledged:
+            each.receipt = at
+
+    def rejected(self, handouts: list[Handout], delay_ms: int) -> None:
+        at, due_ms = self.now(), int(self.world.turns.now_ms) + delay_ms
+        for each in handouts:
+            each.rejected.append((at, due_ms))
+            each.seat.held.pop(each.published.value, None)
+
+    def committed(self, handouts: list[Handout]) -> None:
+        """A transaction that acknowledged these has committed."""
+        for each in handouts:
+            each.transactions += 1
+            others = [
+                one for one in each.seat.followed.handouts[each.published.value]
+                if one.transactions
+            ]  # fmt: skip
+            sought = any(one.at >= others[0].at for one in each.seat.followed.sought)
+            if sum(one.transactions for one in others) > 1 and not sought:
+                self.fail("conflict", f"two transactions have acknowledged {each.published.value}")
+
+    def may_conflict(self, handouts: list[Handout]) -> bool:
+        """Whether one of these may have been acknowledged before, or be no more."""
+        return any(
+            sum(one.said for one in followed.handouts[value]) > 1
+            or value in followed.dead
+            or any(one.concerns(each.published) and one.passes(each.published)
+                   for one in followed.sought)
+            for each in handouts
+            for followed, value in [(each.seat.followed, each.published.value)]
+        )  # fmt: skip
+
+    def seeks(self, seat: Seat, place: Place | None, to: Position | str) -> Sought:
+        made = Sought(self.now(), place, to)
+        seat.followed.sought.append(made)
+        return made
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def stored(self, place: Place, position: Position, value: str) -> None:
+        """A look at the topic has found it."""
+        published = self.published.get(value)
+        if published is None:
+            self.fail("invented", f"{value} is stored, and was published by nobody")
+            return
+        if published.place is not None and (published.place, published.position) != (
+            place, position,
+        ):  # fmt: skip
+            self.fail("twice", f"{value} is stored twice: {published.position} and {position}")
+        published.place, published.position = place, position
+
+    def died(self, followed: Followed, value: str) -> None:
+        """A dead letter has this value."""
+        given = len(followed.handouts[value])
+        followed.dead[value] = followed.dead.get(value, 0) + 1
+        if not given:
+            self.fail("letter", f"{value} is a dead letter, and was handed to nobody")
+        most = followed.max_redeliver_count or 0
+        if given + followed.deaths <= most:
+            self.fail("letter", f"{value} is a dead letter, and was handed out {given} times")
+
+    def waiting_too_long(self) -> list[str]:
+        """What programs rejected, or only had, that are gone, and nobody else was handed."""
+        return [
+            value
+            for followed in self.followed.values()
+            for value, handouts in followed.handouts.items()
+            if handouts and value not in followed.dead and not followed.sought
+            and not any(each.acknowledged or each.seat.gone == FOREVER for each in handouts)
+        ]  # fmt: skip
+
+    def missing(self) -> list[str]:
+        """What is not done yet, one line each."""
+        found = []
+        for followed in self.followed.values():
+            for value, each in self.published.items():
+                if each.topic not in followed.topics or value in followed.dead:
+                    continue
+                if each.place is None:
+                    if each.confirmed < FOREVER:
+                        self.fail("unstored", f"{value} was confirmed, and is not there")
+                    continue
+                why = self._undone(followed, each)
+                if why:
+                    found.append(f"{followed.name}: {value} {each.place} {each.position} {why}")
+        return found
+
+    def _undone(self, followed: Followed, published: Published) -> str:
+        handouts = followed.handouts[published.value]
+        seeks = [each for each in followed.sought if each.concerns(published)]
+        if seeks:
+            last = max(seeks, key=lambda each: each.at)
+            if last.passes(published):
+                self.open_ends["a seek may have passed it"] += 1
+                return ""
+            rewound = max((each.at for each in seeks if not each.passes(published)), default=0)
+            handouts = [each for each in handouts if each.at > rewound]
+        if not handouts:
+            return "was handed to nobody" + (" behind the seek" if seeks else "")
+        if not any(each.acknowledged for each in handouts):
+            names = [each.seat.name for each in handouts]
+            return f"was handed to {names}, and nobody has settled it"
+        return ""
+
+    def is_calm_error(self, error: pulsar.PulsarException) -> bool:
+        """An error that any call may end with while something goes wrong."""
+        cause = error.__cause__
+        return isinstance(error, (pulsar.Timeout, pulsar.ConnectError, pulsar.ReadError)) or (
+            isinstance(cause, OSError)
+        )

@@ -1,0 +1,98 @@
+"""Where the programs end otherwise here: on purpose, with a sentence in the docs, or not yet alike.
+
+`differences.json` has for each reason the programs and the numbers of their steps:
+
+    {"on purpose": {"sequence-ids": {"producing-03": [5, 9]}}, "pending": {"19": {...}}}
+
+    python -m tests.programs            compares all programs, and prints what no reason explains
+    python -m tests.programs --prune    and leaves out of the file what is alike now
+
+Invariants: a reason on purpose is a sentence of docs/from-pulsar-client.md; a pending one is a
+point of an issue, or of the list of findings. A step that is listed differs, and each that differs
+is listed, so no entry outlives its reason.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.programs.record import Recorded, read
+from tests.programs.trace import ABSENT
+
+FILE = Path(__file__).resolve().parent / "differences.json"
+SENTENCES: dict[str, str] = {
+    "asyncio-seek": "`seek` of `pulsar_spark.aio` takes every id",
+    "batch-of-one": "A batch of one message is an ordinary entry",
+    "closed-twice": "A second `close` raises `AlreadyClosed`",
+    "dead-letters": "Dead letters have the properties that Pulsar's Java client gives them",
+    "json-one-line": "Records are written as JSON of one line.",
+    "key-hash": "The partition of a key is that of Pulsar's Java client",
+    "last-of-several": "`get_last_message_id` of a consumer of several topics answers",
+    "name-of-several": "`Consumer.topic` of several topics is the subscription's name",
+    "no-cluster": "There is no network, no login and no replication.",
+    "producers": "Producers register if they want the topic for themselves or were given",
+    "refused": "`encryption_key` is refused if given, as the classes",
+    "send-async-raises": "A message that can't be sent raises in `send_async`",
+    "sequence-ids": "A producer that was told a `sequence_id` counts on behind the highest",
+    "sequence-zero": "An `initial_sequence_id` of 0 counts, where Pulsar's client passes over it.",
+    "zero-queue": "A `receiver_queue_size` of 0 counts as 1",
+}
+"""Reasons on purpose have these sentences, or their beginnings, in docs/from-pulsar-client.md."""
+_, PROGRAMS = read()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One step whose result is another one here."""
+
+    program: str
+    step: int
+    said: dict[str, Any]
+    there: Any
+    here: Any
+
+    def __str__(self) -> str:
+        step, there, here = (json.dumps(each) for each in (self.said, self.there, self.here))
+        return f"{self.program} {self.step} {step}\n   Pulsar: {there}\n   here:   {here}"
+
+
+def compared(program: Recorded, trace: list[Any]) -> list[Difference]:
+    """The steps of a program whose results differ."""
+    steps, there = program["steps"], program["trace"]
+    return [
+        Difference(program["name"], number, *each)
+        for number, each in enumerate(zip(steps, there, trace, strict=True))
+        if each[1] != each[2] and ABSENT not in each[1:]
+    ]
+
+
+def listed() -> dict[str, dict[str, dict[str, list[int]]]]:
+    """Kind -> reason -> program -> steps."""
+    found: dict[str, dict[str, dict[str, list[int]]]] = json.loads(FILE.read_text("utf-8"))
+    return found
+
+
+def expected(program: str) -> dict[int, str]:
+    """The steps of a program that differ, each with its reason."""
+    return {
+        step: f"{kind}: {reason}"
+        for kind, reasons in listed().items()
+        for reason, programs in reasons.items()
+        for step in programs.get(program, ())
+    }
+
+
+def write(table: dict[str, dict[str, dict[str, list[int]]]]) -> None:
+    """One line for each program of a reason."""
+    kinds = []
+    for kind, reasons in table.items():
+        blocks = []
+        for reason, programs in sorted(reasons.items()):
+            rows = [f"   {json.dumps(name)}: {steps}" for name, steps in sorted(programs.items())]
+            if rows:
+                blocks.append(f"  {json.dumps(reason)}: {{\n" + ",\n".join(rows) + "\n  }")
+        kinds.append(f" {json.dumps(kind)}: {{\n" + ",\n".join(blocks) + "\n }")
+    FILE.write_text("{\n" + ",\n".join(kinds) + "\n}\n", encoding="utf-8")

@@ -1,0 +1,12 @@
+"""The programs of the group `readers` end here as they ended on a Pulsar."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.programs.checks import check, programs_of
+
+
+@pytest.mark.parametrize("name", programs_of("readers"))
+def test_a_program_ends_here_as_on_a_pulsar(name: str) -> None:
+    check(name)

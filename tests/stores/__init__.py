@@ -1,0 +1,1 @@
+"""Real servers of the object stores' protocols, on this machine: `make stores`."""
