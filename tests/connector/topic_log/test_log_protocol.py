@@ -42,9 +42,9 @@ from tests.connector.topic_log.stores import (
     with_clock,
     write,
 )
+from tests.waiting import eventually
 
 GRACE_MS = LOG_GRACE_MS
-from tests.waiting import eventually
 
 
 class World:
