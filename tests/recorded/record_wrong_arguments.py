@@ -70,5 +70,6 @@ if __name__ == "__main__":
     known = names()
     calls = [call for call, *_ in json.loads(FILE.read_text(encoding="utf-8"))["calls"]]
     lines = ",\n".join(json.dumps(answer(call, known)) for call in calls)
-    text = f'{{"version": "{pulsar.__version__}", "calls": [\n{lines}\n]}}\n'
+    version = known["pulsar"].__version__
+    text = f'{{"version": "{version}", "calls": [\n{lines}\n]}}\n'
     FILE.write_text(text, encoding="utf-8")
