@@ -3,14 +3,19 @@
 Each mutant names the invariant that it breaks and the tests that hold it, every one of which has
 to fail. `docs/reliability.md` names all three, and `tests/invariants.py` says what they are. The
 brokers of the simulation are broken in `tests/simulation/mutants.py`, their hosts in
-`tests/simulation/cluster_mutants.py`, the client's engine in `tests/client_torture/mutants.py`, the
-protocols in `docs/models`.
+`tests/simulation/cluster_mutants.py`, the protocols in `docs/models`.
 """
 
-from tests.mutants import acknowledging, housekeeping, publishing, reading, subscriptions
+from tests.mutants import (
+    acknowledging,
+    handing_out,
+    housekeeping,
+    publishing,
+    reading,
+    subscriptions,
+)
 from tests.mutants.mutant import MUTANTS, Mutant, fails
 
-__all__ = [
-    "MUTANTS", "Mutant", "acknowledging", "fails", "housekeeping", "publishing", "reading",
-    "subscriptions",
-]  # fmt: skip
+__all__ = ["MUTANTS", "Mutant", "fails"]
+ROOMS = acknowledging, handing_out, housekeeping, publishing, reading, subscriptions
+"""The modules whose import registers the mutants."""

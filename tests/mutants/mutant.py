@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+Patch = Callable[[Any], None]
 TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -20,7 +21,7 @@ TESTS = Path(__file__).resolve().parents[1]
 class Mutant:
     """`tests` are of the form FOLDER/FILE.py::NAME; each has to fail once `patch` was applied."""
 
-    patch: Callable[[Any], None]
+    patch: Patch
     invariant: str
     tests: tuple[str, ...]
 
@@ -32,11 +33,12 @@ class Mutant:
 MUTANTS: list[Mutant] = []
 
 
-def breaks(invariant: str, *tests: str) -> Callable[[Callable[[Any], None]], None]:
+def breaks(invariant: str, *tests: str) -> Callable[[Patch], Patch]:
     """Register what the decorated function, given pytest's monkeypatch, breaks."""
 
-    def register(patch: Callable[[Any], None]) -> None:
+    def register(patch: Patch) -> Patch:
         MUTANTS.append(Mutant(patch, invariant, tests))
+        return patch
 
     return register
 
