@@ -51,7 +51,8 @@ def counts_the_queue_of_a_lapsed_consumer(patch: Any) -> None:
 
 @breaks(
     "QueuesEndWithTheirLease",
-    f"{HANDED_OUT}::test_a_consumer_that_stood_still_waits_for_the_broker_before_it_hands_out",
+    "client_torture/test_client_torture.py"
+    "::test_the_schedules_of_a_point_hold[a_queue_outlives_its_lease]",
 )
 def never_doubts_a_lease(patch: Any) -> None:
     patch.setattr(SubscriptionClient, "is_overdue", False)
