@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 FOREVER = 1 << 60
 SEEN_S = 1.0
-"""A consumer hears of another's seek or acknowledgement within this time."""
+"""The longest time until a consumer has received another's seek or acknowledgement."""
+RESTART = "restart"
+"""The end of a subscription, which begins anew with the first message that is stored."""
+ENDS = ("latest", "end")
 Place = tuple[str, int]
 Position = tuple[int, int, int]
 """Ledger, entry, index in the batch."""
@@ -83,6 +86,8 @@ class Seat:
     followed: Followed
     process: Process
     receipts: bool
+    is_shared: bool
+    """Two threads receive with it."""
     opened: int
     opened_ms: float
     gone: int = FOREVER
@@ -101,15 +106,19 @@ class Sought:
     """Of an id; None: all."""
     to: Position | str
     done: int = FOREVER
+    topic: str | None = None
+    """The topic that was deleted; None: it is no deletion."""
 
     def concerns(self, published: Published) -> bool:
+        if self.topic is not None:
+            return published.topic == self.topic
         return self.place is None or published.place == self.place
 
     def passes(self, published: Published) -> bool:
         """Whether the message need not come any more; what cannot be known, it need not."""
-        if self.done == FOREVER or self.to == "end":
-            return published.sent <= self.done
-        if self.to == "latest":
+        if self.to == RESTART:
+            return False
+        if self.done == FOREVER or self.to in ENDS:
             return published.sent <= self.done
         return isinstance(self.to, tuple) and published.position <= self.to
 
@@ -148,6 +157,10 @@ class Oracle:
         self.handed_out = 0
         self._moment = 0
 
+    @property
+    def seen_ms(self) -> float:
+        return SEEN_S * 1000 * self.world.patience
+
     def now(self) -> int:
         self._moment += 1
         return self._moment
@@ -170,9 +183,11 @@ class Oracle:
 
     # -- consumers -------------------------------------------------------------------------------
 
-    def seated(self, name: str, followed: Followed, process: Process, *, receipts: bool) -> Seat:
+    def seated(
+        self, name: str, followed: Followed, process: Process, *, receipts: bool, is_shared: bool
+    ) -> Seat:
         seat = Seat(
-            name, followed, process, receipts, self.now(), self.world.turns.now_ms
+            name, followed, process, receipts, is_shared, self.now(), self.world.turns.now_ms
         )  # fmt: skip
         self.seats.append(seat)
         followed.changed.append(seat.opened)
@@ -227,6 +242,8 @@ class Oracle:
                       f"count is {handout.count}")  # fmt: skip
         for earlier in before:
             self._check_double(followed, earlier, handout)
+        self._check_keys(followed, handout)
+        self._check_order(followed, handout)
         before.append(handout)
         seat.held[value] = handout
         return handout
@@ -238,7 +255,7 @@ class Oracle:
             return
         text = (f"{published.value}: to {earlier.seat.name} at {earlier.at_ms:.0f} ms, and to "
                 f"{new.seat.name} at {new.at_ms:.0f} ms")  # fmt: skip
-        slack = 0 if new.seat is earlier.seat else SEEN_S * 1000
+        slack = 0 if new.seat is earlier.seat else self.seen_ms
         timeout_ms = followed.ack_timeout_ms
         for each in earlier.acknowledged:
             if 0 < timeout_ms <= each.at_ms - earlier.at_ms:
@@ -247,6 +264,64 @@ class Oracle:
                 self.fail("acknowledged", f"handed out again behind its receipt: {text}")
         if not self._is_explained(followed, earlier, new):
             self.fail("doubled", f"handed out twice: {text}")
+
+    def _check_keys(self, followed: Followed, new: Handout) -> None:
+        """Key_Shared: nobody else has a message of this key that is not settled."""
+        key = new.published.key
+        if followed.kind != "Key_Shared" or key is None:
+            return
+        for value, handouts in followed.handouts.items():
+            last = handouts[-1] if handouts else new
+            if (
+                last.seat is not new.seat
+                and last.place == new.place
+                and last.published.key == key
+                and value not in followed.dead
+                and not last.said
+                and not last.rejected
+                and not self._is_over(followed, last, new)
+            ):
+                self.fail("keys", f"{last.seat.name} has {value}, and {new.seat.name} is handed "
+                          f"{new.published.value} of the same key {key}")  # fmt: skip
+
+    def _is_over(self, followed: Followed, earlier: Handout, new: Handout) -> bool:
+        """True if that consumer may hold its message no more."""
+        timeout_ms = followed.ack_timeout_ms
+        return (
+            earlier.seat.gone < new.at
+            or self.world.away_ms(earlier.seat.process, earlier.at_ms) >= followed.lease_ms / 2
+            or 0 < timeout_ms <= new.at_ms - earlier.at_ms
+            or any(each.concerns(new.published) and each.done >= earlier.began
+                   for each in followed.sought)
+        )  # fmt: skip
+
+    def _check_order(self, followed: Followed, new: Handout) -> None:
+        """A message that comes for the first time comes before those behind it.
+
+        In its partition, or under Key_Shared in its key. A call that two threads make at a time
+        has no order.
+        """
+        if followed.kind == "Shared" or new.seat.is_shared or "-RETRY" in new.place[0]:
+            return
+        key = new.published.key
+        if followed.kind == "Key_Shared" and key is None:
+            return
+        seeks = [each.done for each in followed.sought if each.concerns(new.published)]
+        since = max(seeks, default=0)
+        if since > new.began or any(e.at > since for e in followed.handouts[new.published.value]):
+            return
+        for value, handouts in followed.handouts.items():
+            for each in handouts:
+                if (
+                    since < each.began
+                    and each.at < new.began
+                    and each.place == new.place
+                    and each.position > new.position
+                    and (followed.kind != "Key_Shared" or each.published.key == key)
+                    and not each.seat.is_shared
+                ):
+                    self.fail("order", f"{new.published.value} comes to {new.seat.name} behind "
+                              f"{value}, which {each.seat.name} was handed")  # fmt: skip
 
     def _is_explained(self, followed: Followed, earlier: Handout, new: Handout) -> bool:
         if earlier.seat.gone < new.at:
@@ -260,7 +335,7 @@ class Oracle:
         timeout_ms = followed.ack_timeout_ms
         if not 0 < timeout_ms <= new.at_ms - earlier.at_ms:
             return False
-        in_time_ms = timeout_ms - followed.group_ms - SEEN_S * 1000
+        in_time_ms = timeout_ms - followed.group_ms - self.seen_ms
         return all(each.at_ms - earlier.at_ms > in_time_ms for each in earlier.acknowledged)
 
     def acknowledging(self, handouts: list[Handout]) -> list[Acknowledgment]:
@@ -323,6 +398,21 @@ class Oracle:
         seat.followed.sought.append(made)
         return made
 
+    def deletes(self, topic: str) -> Sought:
+        """All that was sent to the topic before `done` need not come any more."""
+        made = Sought(self.now(), None, "end", topic=topic)
+        for followed in self.followed.values():
+            followed.sought.append(made)
+        return made
+
+    def is_deleted(self, published: Published) -> bool:
+        """True if it may have been sent to a topic that was deleted."""
+        return any(
+            each.topic == published.topic and each.passes(published)
+            for followed in self.followed.values()
+            for each in followed.sought
+        )
+
     # -- the end ---------------------------------------------------------------------------------
 
     def stored(self, place: Place, position: Position, value: str) -> None:
@@ -331,9 +421,8 @@ class Oracle:
         if published is None:
             self.fail("invented", f"{value} is stored, and was published by nobody")
             return
-        if published.place is not None and (published.place, published.position) != (
-            place, position,
-        ):  # fmt: skip
+        is_elsewhere = (published.place, published.position) != (place, position)
+        if published.place is not None and is_elsewhere and not self.is_deleted(published):
             self.fail("twice", f"{value} is stored twice: {published.position} and {position}")
         published.place, published.position = place, position
 
@@ -365,7 +454,7 @@ class Oracle:
                 if each.topic not in followed.topics or value in followed.dead:
                     continue
                 if each.place is None:
-                    if each.confirmed < FOREVER:
+                    if each.confirmed < FOREVER and not self.is_deleted(each):
                         self.fail("unstored", f"{value} was confirmed, and is not there")
                     continue
                 why = self._undone(followed, each)
@@ -377,15 +466,18 @@ class Oracle:
         handouts = followed.handouts[published.value]
         seeks = [each for each in followed.sought if each.concerns(published)]
         if seeks:
-            last = max(seeks, key=lambda each: each.at)
-            if last.passes(published):
+            back = [each for each in seeks if each.done < FOREVER and not each.passes(published)]
+            rewound = max((each.at for each in back), default=0)
+            if any(each.done > rewound and each.passes(published) for each in seeks):
                 self.open_ends["a seek may have passed it"] += 1
                 return ""
-            rewound = max((each.at for each in seeks if not each.passes(published)), default=0)
             handouts = [each for each in handouts if each.at > rewound]
         if not handouts:
             return "was handed to nobody" + (" behind the seek" if seeks else "")
         if not any(each.acknowledged for each in handouts):
+            if any(each.said for each in handouts):
+                self.open_ends["an acknowledgement that failed may have taken it"] += 1
+                return ""
             names = [each.seat.name for each in handouts]
             return f"was handed to {names}, and nobody has settled it"
         return ""

@@ -17,14 +17,14 @@ from tests.simulation.lots import Lots
 
 RULES = frozenset({
     "invented", "counted", "acknowledged", "doubled", "conflict", "twice", "letter", "lost", "late",
-    "handover", "error", "locked out", "ended", "raw", "unstored", "reader",
+    "keys", "order", "handover", "error", "locked out", "ended", "raw", "unstored", "reader",
 })  # fmt: skip
 
 QUIET: Mapping[str, Any] = {
     "troubles": (), "poison": False, "max_redeliver_count": None, "retry": False,
     "ack_timeout_ms": 0, "nack_ms": 0, "hosts": 1, "embedded": False, "by_command": False,
     "busy_at_end": False, "priorities": False, "readers": 0, "views": 0, "by_pattern": False,
-    "publishers": 1,
+    "publishers": 1, "remote": False, "switch_one_in": 4,
 }  # fmt: skip
 """Nothing goes wrong, and nobody does what a point does not need."""
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark import pulsar
-from tests.client_torture.oracle import Followed, Handout, Seat
+from tests.client_torture.oracle import FOREVER, RESTART, Followed, Handout, Seat
 from tests.client_torture.turns import Process
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Program:
     def __init__(self, world: World, process: Process, name: str) -> None:
         self.world, self.process, self.name = world, process, name
         self.turns, self.lots, self.oracle = world.turns, world.lots, world.oracle
+        self.is_topic_gone = False
+        """True if a call ended since its topic was deleted."""
 
     def run(self) -> None:
         raise NotImplementedError
@@ -55,7 +58,9 @@ class Program:
 
     def oracle_hears(self, what: str, error: pulsar.PulsarException) -> None:
         """Nothing goes wrong in the end: only what a call waits for may be missing."""
-        if not isinstance(error, pulsar.Timeout) and self.world.is_calm_for(10.0):
+        if isinstance(error, pulsar.TopicNotFound) and self.world.remade:
+            self.is_topic_gone = True
+        elif not isinstance(error, pulsar.Timeout) and self.world.is_calm_for(10.0):
             self.oracle.fail("error", f"{self.name}: {what}: {type(error).__name__}: {error}")
 
 
@@ -67,12 +72,17 @@ class Publisher(Program):
         self.values = values
 
     def run(self) -> None:
-        producers = [self._producer(each) for each in self.world.topics]
+        producers = {each: self._producer(each) for each in self.world.topics}
         while self.values and not self.world.finishing:
-            self._publish(self.lots.draw_from(producers))
+            topic = self.lots.draw_from(self.world.topics)
+            self.is_topic_gone = False
+            self._publish(producers[topic])
+            if self.is_topic_gone:
+                self.attempt("close", producers[topic].close)
+                producers[topic] = self._producer(topic)
             self.turns.sleep(self.lots.draw(0, 1_500) / 1000)
-        for each in producers:
-            self.attempt("close", each.close)
+        for producer in producers.values():
+            self.attempt("close", producer.close)
 
     def _producer(self, topic: str) -> pulsar.Producer:
         client = self.world.client(self.process)
@@ -87,7 +97,7 @@ class Publisher(Program):
             self.turns.sleep(1)
 
     def _publish(self, producer: pulsar.Producer) -> None:
-        count = self.lots.draw(1, 12)
+        count = self.lots.draw(1, max(12, self.world.setting.messages // 5))
         values, self.values[:] = self.values[:count], self.values[count:]
         keys = {value: self._key() for value in values}
         for value, key in keys.items():
@@ -107,6 +117,7 @@ class Publisher(Program):
         def reported(result: pulsar.Result, _id: Any) -> None:
             if result == pulsar.Result.Ok:
                 self.oracle.confirmed(value)
+            self.is_topic_gone |= result == pulsar.Result.TopicNotFound
 
         return reported
 
@@ -166,7 +177,7 @@ class ConsumerProgram(Program):
         while True:
             made = self.attempt("subscribe", lambda: self._subscribe(client))
             waited_ms = self.turns.now_ms - max(begun_ms, self.world.calm_since_ms)
-            if waited_ms > LOCKED_OUT_MS:
+            if waited_ms > LOCKED_OUT_MS * self.world.patience:
                 self.oracle.fail("locked out", f"{self.name} was let in after {waited_ms:.0f} ms")
             if isinstance(made, pulsar.Consumer):
                 return made
@@ -187,7 +198,7 @@ class ConsumerProgram(Program):
         name = f"{self.name}" if setting.named else None
         seat = self.oracle.seated(
             f"{self.name}#{len(self.oracle.seats)}", self.followed, self.process,
-            receipts=setting.receipts,
+            receipts=setting.receipts, is_shared=self.style == "threads",
         )  # fmt: skip
         options = setting.options
         if setting.priorities:
@@ -339,6 +350,7 @@ class ConsumerProgram(Program):
             "seek_id": lambda: self._seek(consumer, seat, what),
             "seek_and_settle": lambda: self._seek_and_settle(consumer, seat),
             "transaction": lambda: self._transact(client, consumer, seat),
+            "unsubscribe": lambda: self._unsubscribe(consumer, seat),
             "pause": lambda: self._pause(consumer),
         }
         doings[what]()
@@ -368,6 +380,23 @@ class ConsumerProgram(Program):
         self.oracle.leaves(seat)
         if not isinstance(self.attempt("close", consumer.close), Exception):
             self.oracle.has_left(seat)
+
+    def _unsubscribe(self, consumer: pulsar.Consumer, seat: Seat) -> None:
+        """Delete the subscription; where others are connected that is refused, and it closes."""
+        sought = self.oracle.seeks(seat, None, RESTART)
+        self.oracle.leaves(seat)
+
+        def unsubscribe() -> None:
+            try:
+                consumer.unsubscribe()
+            except (pulsar.NotAllowedError, pulsar.ConsumerBusy):
+                if len(self.setting.styles) == 1:
+                    raise
+
+        if not isinstance(self.attempt("unsubscribe", unsubscribe), Exception):
+            sought.done = self.oracle.now() if consumer._is_closed else FOREVER
+        with suppress(pulsar.AlreadyClosed):
+            consumer.close()
 
     def _seek(self, consumer: pulsar.Consumer, seat: Seat, what: str) -> None:
         handouts = [

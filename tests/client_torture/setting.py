@@ -67,6 +67,8 @@ class Setting:
     ignores_conditions: bool
     priorities: bool
     switch_one_in: int
+    remote: bool
+    """The store is one over a network: nobody is woken by a new file, and polls are few."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -86,12 +88,15 @@ def drawn_setting(lots: Lots) -> Setting:
     verdicts += ["cumulative"] * 2 if not is_shared and lots.one_in(2) else []
     verdicts += ["later"] if dead_letters and lots.one_in(2) else []
     doings = tuple(each for each in DOINGS if lots.one_in(2)) or ("idle",)
+    doings += ("unsubscribe",) if lots.one_in(4) else ()
+    is_remade, is_much = lots.one_in(6), lots.one_in(8)
+    troubles = TROUBLES + ("remake",) * 2 if is_remade else TROUBLES if lots.one_in(2) else ()
     return Setting(
         kind=kind,
         topics=("t", "u") if lots.one_in(3) else ("t",),
         by_pattern=lots.one_in(6),
         partitions=lots.draw_from((1, 1, 2, 3)),
-        messages=lots.draw(10, 60),
+        messages=lots.draw(200, 400) if is_much else lots.draw(10, 60),
         publishers=lots.draw_from((1, 1, 2)),
         styles=styles,
         queue=lots.draw_from(((1,), (3,), (10,), (1_000,), (1, 5, 1_000))),
@@ -111,14 +116,15 @@ def drawn_setting(lots: Lots) -> Setting:
         embedded=lots.one_in(4),
         together=lots.one_in(3),
         poison=dead_letters and lots.one_in(2),
-        readers=int(lots.one_in(4)),
-        views=int(lots.one_in(6)),
-        troubles=TROUBLES if lots.one_in(2) else (),
+        readers=int(lots.one_in(4) and not is_remade),
+        views=int(lots.one_in(6) and not is_remade),
+        troubles=troubles,
         trouble_one_in=lots.draw_from((4, 10)),
         events=20,
         busy_at_end=(hands_over := kind == "Failover" and lots.one_in(3)),
         by_command=lots.one_in(4),
         ignores_conditions=False,
         priorities=hands_over,
-        switch_one_in=lots.draw_from((2, 4, 16)),
+        switch_one_in=16 if is_much else lots.draw_from((2, 4, 16)),
+        remote=lots.one_in(5),
     )

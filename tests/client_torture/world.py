@@ -41,6 +41,8 @@ LATE_S = 30.0
 """What a consumer leaves behind others have within this time, a lease and more."""
 HAND_OVER_S = 25.0
 OPERATION_TIMEOUT_S = 20
+REMOTE_PATIENCE = 35.0
+"""Over a network a consumer polls each 30 s at least, elsewhere four times a second."""
 
 
 class World:
@@ -56,6 +58,11 @@ class World:
         store = TurnsStore.named(self.place, self.clock)
         assert isinstance(store, TurnsStore)
         self.store = store
+        store.remote = self.setting.remote
+        self.patience = REMOTE_PATIENCE if self.setting.remote else 1.0
+        """The factor of all bounds on time."""
+        self.remade = False
+        """A topic was deleted."""
         store.turns = self.turns
         store.lots = store.order = Lots(seed + 1)
         self.root = Root(f"memory://{self.place}", {})
@@ -275,10 +282,13 @@ class World:
         self._finish(names)
 
     def _create_topics(self) -> None:
-        policies = {"retention_time_ms": -1, "retention_size_bytes": -1}
         for topic in self.topics:
-            name = TopicName.parse(topic)
-            self.root.create(name, self.setting.partitions, {"policies": policies})
+            self.create(topic)
+
+    def create(self, topic: str) -> None:
+        """A topic that keeps all of its messages."""
+        policies = {"retention_time_ms": -1, "retention_size_bytes": -1}
+        self.root.create(TopicName.parse(topic), self.setting.partitions, {"policies": policies})
 
     def _names(self) -> list[str]:
         """The processes that there are."""
@@ -320,14 +330,14 @@ class World:
         if self.setting.busy_at_end:
             self._hand_over()
         begun_ms = self.turns.now_ms
-        while self.turns.now_ms < begun_ms + FINISH_S * 1000:
+        while self.turns.now_ms < begun_ms + min(self.patience, 3) * FINISH_S * 1000:
             self.wait(2)
             self.look()
             missing = self.oracle.missing() + self._unread()
             if not missing and not self.backlog():
                 break
             late = self.oracle.waiting_too_long()
-            if late and self.turns.now_ms > begun_ms + LATE_S * 1000:
+            if late and self.turns.now_ms > begun_ms + self.patience * LATE_S * 1000:
                 self.oracle.fail("late", f"{late} had only those who are gone, {LATE_S:g} s later")
         else:
             lost = "\n  ".join(self.oracle.missing() + self._unread())
@@ -347,7 +357,7 @@ class World:
             waiting = [each for each in self.oracle.missing() if "to nobody" in each]
             if not waiting:
                 break
-            if self.turns.now_ms > begun_ms + HAND_OVER_S * 1000:
+            if self.turns.now_ms > begun_ms + self.patience * HAND_OVER_S * 1000:
                 lines = "\n  ".join(waiting)
                 self.oracle.fail("handover", f"not handed over in {HAND_OVER_S:g} s:\n  {lines}")
                 break
