@@ -33,6 +33,7 @@ MUTANTS: Final[dict[str, Patch]] = {
     ),
     "an_embedded_broker_that_slept_never_works_again": handing_out.ends_when_taken_over,
     "who_was_killed_is_locked_out": handing_out.takes_every_process_for_alive,
+    "a_topic_that_was_made_again_is_not_read": handing_out.reads_no_topic_that_was_made_again,
     "a_store_that_ignores_conditions_loses": handing_out.tries_no_conditional_write,
     "the_command_ends_with_the_store_away": handing_out.ends_the_command_with_the_store,
 }

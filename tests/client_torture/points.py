@@ -109,6 +109,10 @@ POINTS: tuple[Point, ...] = (
         "kind": "Exclusive", "styles": RECEIVING[:1], "verdicts": ("ack",), "doings": ("idle",),
         "named": False, "troubles": ("kill_consumer",), "trouble_one_in": 4, "lease_ms": 10_000,
     }, shows_at=(1,)),
+    Point("a_topic_that_was_made_again_is_not_read", "lost", {
+        "kind": "Shared", "styles": RECEIVING[:1], "verdicts": ("ack",), "doings": ("idle",),
+        "topics": ("t", "u"), "troubles": ("remake",), "trouble_one_in": 6, "messages": 60,
+    }),
     Point("a_store_that_ignores_conditions_loses", "unstored", {
         "ignores_conditions": True, "styles": (), "publishers": 4, "events": 5,
     }),

@@ -89,14 +89,14 @@ def drawn_setting(lots: Lots) -> Setting:
     verdicts += ["later"] if dead_letters and lots.one_in(2) else []
     doings = tuple(each for each in DOINGS if lots.one_in(2)) or ("idle",)
     doings += ("unsubscribe",) if lots.one_in(4) else ()
-    is_remade, is_much = lots.one_in(6), lots.one_in(8)
+    is_remade, is_much = lots.one_in(6), lots.one_in(12)
     troubles = TROUBLES + ("remake",) * 2 if is_remade else TROUBLES if lots.one_in(2) else ()
     return Setting(
         kind=kind,
         topics=("t", "u") if lots.one_in(3) else ("t",),
         by_pattern=lots.one_in(6),
         partitions=lots.draw_from((1, 1, 2, 3)),
-        messages=lots.draw(200, 400) if is_much else lots.draw(10, 60),
+        messages=lots.draw(100, 300) if is_much else lots.draw(10, 60),
         publishers=lots.draw_from((1, 1, 2)),
         styles=styles,
         queue=lots.draw_from(((1,), (3,), (10,), (1_000,), (1, 5, 1_000))),

@@ -38,7 +38,7 @@ def takes_all_before_a_cumulative_acknowledgement(patch: Any) -> None:
 
 
 @breaks(
-    "OnlyTheKillerIsDead",
+    "DeadWasHanded",
     f"{HANDED_OUT}::test_a_message_that_kills_its_process_is_counted_and_none_that_lay_beside_it",
 )
 def counts_the_queue_of_a_lapsed_consumer(patch: Any) -> None:
