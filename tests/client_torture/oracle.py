@@ -306,9 +306,11 @@ class Oracle:
         key = new.published.key
         if followed.kind == "Key_Shared" and key is None:
             return
-        seeks = [each.done for each in followed.sought if each.concerns(new.published)]
-        since = max(seeks, default=0)
-        if since > new.began or any(e.at > since for e in followed.handouts[new.published.value]):
+        seeks = [each for each in followed.sought if each.concerns(new.published)]
+        since = max((each.done for each in seeks), default=0)
+        begun = max((each.at for each in seeks), default=0)
+        was_handed = any(each.at > begun for each in followed.handouts[new.published.value])
+        if new.count or since > new.began or was_handed:
             return
         for value, handouts in followed.handouts.items():
             for each in handouts:
@@ -369,6 +371,15 @@ class Oracle:
         for each in handouts:
             each.rejected.append((at, due_ms))
             each.seat.held.pop(each.published.value, None)
+
+    def unacknowledged(self, seat: Seat) -> list[Handout]:
+        """All that the consumer was handed and has not acknowledged, rejections among them."""
+        return [
+            each
+            for handouts in seat.followed.handouts.values()
+            for each in handouts
+            if each.seat is seat and not each.acknowledged
+        ]
 
     def committed(self, handouts: list[Handout]) -> None:
         """A transaction that acknowledged these has committed."""
@@ -453,8 +464,11 @@ class Oracle:
             for value, each in self.published.items():
                 if each.topic not in followed.topics or value in followed.dead:
                     continue
+                if self.is_deleted(each):
+                    self.open_ends["its topic was deleted"] += 1
+                    continue
                 if each.place is None:
-                    if each.confirmed < FOREVER and not self.is_deleted(each):
+                    if each.confirmed < FOREVER:
                         self.fail("unstored", f"{value} was confirmed, and is not there")
                     continue
                 why = self._undone(followed, each)

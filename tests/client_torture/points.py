@@ -54,7 +54,7 @@ POINTS: tuple[Point, ...] = (
         "kind": "Failover", "styles": RECEIVING, "queue": (1_000,),
         "verdicts": ("cumulative", "forget"), "doings": ("close", "idle"), "doing_one_in": 2,
         "partitions": 1, "topics": ("t",), "priorities": True, "messages": 60,
-    }, shows_at=(8,)),
+    }, shows_at=(0, 8)),
     Point("what_lay_beside_poison_becomes_a_dead_letter", "letter", {
         "kind": "Shared", "styles": RECEIVING[:1], "queue": (1_000,), "verdicts": ("ack",),
         "doings": ("idle",), "poison": True, "max_redeliver_count": 1,
@@ -63,7 +63,7 @@ POINTS: tuple[Point, ...] = (
         "kind": "Shared", "styles": RECEIVING[:2], "queue": (1_000,), "verdicts": ("ack",),
         "receipts": True, "together": False, "doings": ("idle",), "doing_one_in": 1,
         "troubles": ("stop_consumer", "time"), "trouble_one_in": 2, "lease_ms": 5_000,
-    }, shows_at=(5,)),
+    }, shows_at=(1, 5)),
     Point("a_busy_program_hands_nothing_over", "handover", {
         "kind": "Failover", "styles": RECEIVING[:2], "queue": (1_000,), "verdicts": ("ack",),
         "doings": ("idle",), "doing_one_in": 1, "busy_at_end": True, "priorities": True,
@@ -72,7 +72,7 @@ POINTS: tuple[Point, ...] = (
     Point("the_ack_timeout_runs_in_the_queue", "doubled", {
         "kind": "Shared", "styles": RECEIVING[:2], "queue": (1_000,), "verdicts": ("ack",),
         "doings": ("idle",), "doing_one_in": 1, "ack_timeout_ms": 10_000, "messages": 60,
-    }, shows_at=(3,)),
+    }),
     Point("a_restart_counts_what_was_only_queued", "counted", {
         "styles": RECEIVING[:1], "queue": (1_000,), "verdicts": ("ack",), "doings": ("close",),
         "doing_one_in": 3,
@@ -92,12 +92,12 @@ POINTS: tuple[Point, ...] = (
     Point("a_batch_that_failed_is_stranded", "lost", {
         "styles": ("batch",), "verdicts": ("ack",), "doings": ("idle",), "batch": (100, 1_000),
         "troubles": ("store", "store", "time"), "trouble_one_in": 2, "queue": (1, 3),
-    }),
+    }, shows_at=(7,)),
     Point("an_acknowledgement_undoes_a_seek", "lost", {
         "kind": "Exclusive", "styles": RECEIVING[:1], "verdicts": ("ack", "forget"),
         "doings": ("seek_and_settle", "idle"), "doing_one_in": 3, "topics": ("t",),
         "queue": (1,),
-    }),
+    }, shows_at=(2,)),
     Point("two_transactions_acknowledge_one_message", "conflict", {
         "styles": RECEIVING[:1], "verdicts": ("ack", "forget"), "doings": ("transaction",),
     }, shows_at=(1,)),

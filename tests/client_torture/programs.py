@@ -360,7 +360,7 @@ class ConsumerProgram(Program):
             self.settle(consumer, seat, each)
 
     def _redeliver(self, consumer: pulsar.Consumer, seat: Seat) -> None:
-        self.oracle.rejected(list(seat.held.values()), 0)
+        self.oracle.rejected(self.oracle.unacknowledged(seat), 0)
         self.attempt("redeliver", consumer.redeliver_unacknowledged_messages)
 
     def _seek_and_settle(self, consumer: pulsar.Consumer, seat: Seat) -> None:
