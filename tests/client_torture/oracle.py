@@ -1,10 +1,10 @@
-"""What programs were promised, held against what they were handed; nothing is excused.
+"""The oracle: it compares what programs were handed with what they were promised.
 
-Handed out is what a call of the program returned, or its listener was given: a queue is nobody's
-business but the client's. The oracle knows what was published and confirmed, every message that was
-handed out and to which call, what was acknowledged and whether a receipt came back, who sought, who
-was killed or stood still and when. What it can't demand, as a call ended in an error and may have
-taken effect, it counts in `open_ends`.
+A message is handed out when a call of the program returns it, or its listener is given it; what the
+client queues does not count. The oracle knows which messages were published and confirmed, which
+call was handed which message, which acknowledgements had a receipt, and when consumers sought, were
+killed or stood still. A call that ended in an error may have taken effect: the oracle demands
+nothing then, and counts that in `open_ends`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Published:
 
 @dataclass(eq=False)
 class Acknowledgment:
-    """Of one handout; `receipt` is the moment from which the broker is known to have it."""
+    """An acknowledgement of one handout; `receipt` is the moment at which its receipt came."""
 
     at: int
     at_ms: float
@@ -62,7 +62,7 @@ class Handout:
     published: Published
     seat: Seat
     began: int
-    """When the call began that returned it."""
+    """The moment at which the call began that returned it."""
     at: int
     at_ms: float
     count: int
@@ -71,16 +71,16 @@ class Handout:
     message: Any
     acknowledged: list[Acknowledgment] = field(default_factory=list)
     rejected: list[tuple[int, float]] = field(default_factory=list)
-    """When, and until when its delay lasts, in ms."""
+    """The moment of each rejection, and the end of its delay in ms."""
     said: int = 0
-    """How many calls were to acknowledge it, also those that ended in an error."""
+    """The number of calls that acknowledged it, with those that ended in an error."""
     transactions: int = 0
-    """How many committed transactions have acknowledged it."""
+    """The number of committed transactions that acknowledged it."""
 
 
 @dataclass(eq=False)
 class Seat:
-    """One consumer of a program, from its `subscribe` to its end."""
+    """A consumer of a program, from its `subscribe` to its end."""
 
     name: str
     followed: Followed
@@ -91,10 +91,10 @@ class Seat:
     opened: int
     opened_ms: float
     gone: int = FOREVER
-    """When it began to close, or its process was killed."""
+    """The moment at which it began to close, or its process was killed."""
     in_call: bool = False
     held: dict[str, Handout] = field(default_factory=dict)
-    """What it was handed and has not settled."""
+    """The messages that it was handed and has not settled, by value."""
 
 
 @dataclass(eq=False)
@@ -103,7 +103,7 @@ class Sought:
 
     at: int
     place: Place | None
-    """Of an id; None: all."""
+    """The partition of the id that was sought; None: all partitions."""
     to: Position | str
     done: int = FOREVER
     topic: str | None = None
@@ -115,7 +115,7 @@ class Sought:
         return self.place is None or published.place == self.place
 
     def passes(self, published: Published) -> bool:
-        """Whether the message need not come any more; what cannot be known, it need not."""
+        """True if the message need not come any more, or if that cannot be known."""
         if self.to == RESTART:
             return False
         if self.done == FOREVER or self.to in ENDS:
@@ -125,7 +125,7 @@ class Sought:
 
 @dataclass(eq=False)
 class Followed:
-    """One subscription."""
+    """A subscription, and all that its consumers were handed."""
 
     name: str
     topics: tuple[str, ...]
@@ -137,9 +137,9 @@ class Followed:
     handouts: dict[str, list[Handout]] = field(default_factory=lambda: defaultdict(list))
     sought: list[Sought] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
-    """When consumers came or went."""
+    """The moments at which consumers came or went."""
     deaths: int = 0
-    """How often a process of it was killed, or stood still for long."""
+    """The number of times that a process of it was killed, or stood still for long."""
     dead: dict[str, int] = field(default_factory=dict)
 
 
@@ -166,7 +166,7 @@ class Oracle:
         return self._moment
 
     def fail(self, rule: str, text: str) -> None:
-        """Broken in whatever thread: the schedule ends at its driver's next look."""
+        """Note the violation, in whichever thread: the schedule ends when its driver checks."""
         if rule in self.without or self.violation is not None:
             return
         self.violation = ViolationError(f"{rule}: {text}")
@@ -351,7 +351,7 @@ class Oracle:
         return made
 
     def up_to(self, handout: Handout) -> list[Handout]:
-        """What a cumulative acknowledgement by the consumer that was handed this may take."""
+        """The handouts that a cumulative acknowledgement of this one may take."""
         return [
             each
             for handouts in handout.seat.followed.handouts.values()
@@ -394,7 +394,7 @@ class Oracle:
                 self.fail("conflict", f"two transactions have acknowledged {each.published.value}")
 
     def may_conflict(self, handouts: list[Handout]) -> bool:
-        """Whether one of these may have been acknowledged before, or be no more."""
+        """True if one of these may have been acknowledged before, or passed by a seek."""
         return any(
             sum(one.said for one in followed.handouts[value]) > 1
             or value in followed.dead
@@ -448,7 +448,7 @@ class Oracle:
             self.fail("letter", f"{value} is a dead letter, and was handed out {given} times")
 
     def waiting_too_long(self) -> list[str]:
-        """What programs rejected, or only had, that are gone, and nobody else was handed."""
+        """The messages that only consumers were handed that are gone, by value."""
         return [
             value
             for followed in self.followed.values()
@@ -458,7 +458,7 @@ class Oracle:
         ]  # fmt: skip
 
     def missing(self) -> list[str]:
-        """What is not done yet, one line each."""
+        """The messages that are not done yet, a line each."""
         found = []
         for followed in self.followed.values():
             for value, each in self.published.items():

@@ -31,11 +31,11 @@ QUIET: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Point:
-    """One fault, and where it shows."""
+    """A fault, and the schedules in which it shows."""
 
     name: str
     rules: str
-    """By which it shows, with + between them."""
+    """The rules by which it shows, with + between them."""
     bent: Mapping[str, Any]
     shows_at: tuple[int, ...] = (0,)
     """Seeds at which the mutant of the point is noticed (PYTHONHASHSEED=0)."""

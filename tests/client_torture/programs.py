@@ -25,7 +25,7 @@ LATE = "late"
 """The consumer that comes at the end, and is nearer than all others."""
 POLLS_MS = (100, 1_000, 4_000)
 LOCKED_OUT_MS = 3_000
-"""How long after its predecessor's end a program may have to wait until it is let in."""
+"""The longest time from the end of its predecessor until a program is let in."""
 BUSY_S = 20.0
 
 
@@ -42,7 +42,7 @@ class Program:
         raise NotImplementedError
 
     def attempt(self, what: str, call: Callable[[], Any]) -> Any:
-        """What the call returns, or the exception of the client's that it ended with."""
+        """The answer of the call, or the client's exception with which it ended."""
         try:
             return call()
         except pulsar.PulsarException as error:
@@ -172,7 +172,7 @@ class ConsumerProgram(Program):
         return seat.gone < self.oracle.now()
 
     def _subscribed(self, client: pulsar.Client) -> pulsar.Consumer:
-        """Tries until it is let in."""
+        """Try until it is let in."""
         begun_ms = self.turns.now_ms
         while True:
             made = self.attempt("subscribe", lambda: self._subscribe(client))
@@ -276,7 +276,7 @@ class ConsumerProgram(Program):
             self._ends_with(consumer, seat, found)
 
     def _ends_with(self, consumer: pulsar.Consumer, seat: Seat, error: Any) -> bool:
-        """Whether the consumer is of no more use."""
+        """True if the consumer is of no more use."""
         self.turns.sleep(0.1)
         if isinstance(error, (pulsar.AlreadyClosed, pulsar.NotConnected, pulsar.ConsumerBusy)):
             self.close(consumer, seat)
@@ -286,7 +286,7 @@ class ConsumerProgram(Program):
     # -- what it does with a message -------------------------------------------------------------
 
     def settle(self, consumer: pulsar.Consumer, seat: Seat, handout: Handout) -> None:
-        """As it is drawn; in the end all is acknowledged."""
+        """Acknowledge or reject the message, as is drawn; in the end acknowledge it."""
         if handout.published.value.startswith(POISON) and not self.world.finishing:
             self.world.kill(self.process)
         what = "ack" if self.world.finishing else self.lots.draw_from(self.setting.verdicts)
@@ -364,7 +364,7 @@ class ConsumerProgram(Program):
         self.attempt("redeliver", consumer.redeliver_unacknowledged_messages)
 
     def _seek_and_settle(self, consumer: pulsar.Consumer, seat: Seat) -> None:
-        """What it says of a message that it was handed before the seek counts for nothing."""
+        """Seek, then settle the messages that it was handed before: that has no effect."""
         before = list(seat.held.values())
         self._seek(consumer, seat, "seek")
         for each in before:

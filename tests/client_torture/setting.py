@@ -1,4 +1,4 @@
-"""What is drawn once for a schedule: its topics, subscription, programs and troubles."""
+"""The setting of a schedule, drawn once: topics, subscription, programs and troubles."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ TROUBLES = ("kill", "kill", "stop", "stop", "host", "store", "slow", "grow", "ti
 
 @dataclass(frozen=True)
 class Setting:
-    """Of one schedule."""
+    """The setting of one schedule."""
 
     kind: str
     topics: tuple[str, ...]
     by_pattern: bool
     partitions: int
     messages: int
-    """How many are published."""
+    """The number of messages that are published."""
     publishers: int
     styles: tuple[str, ...]
-    """Of each consumer's program, how it receives."""
+    """The way in which each consumer's program receives."""
     queue: tuple[int, ...]
     verdicts: tuple[str, ...]
-    """What a program says of a message, drawn for each."""
+    """The outcomes of a message, of which one is drawn for each."""
     doings: tuple[str, ...]
-    """What it does now and then besides."""
+    """The other calls that a program makes now and then."""
     doing_one_in: int
-    """How often."""
+    """The share of messages after which it makes one: one in so many."""
     named: bool
     """Consumers that begin again have the same name."""
     receipts: bool
@@ -45,7 +45,7 @@ class Setting:
     max_redeliver_count: int | None
     retry: bool
     batch: tuple[int, int]
-    """Most messages of a batch, and how long it waits, in ms."""
+    """The bounds of a batch: messages, and the time that it waits in ms."""
     lease_ms: int
     hosts: int
     """Processes that serve the root, or wait to; the first has a consumer too if that is drawn."""
@@ -54,7 +54,7 @@ class Setting:
     together: bool
     """All consumers live in one process."""
     poison: bool
-    """One message ends each process that it is handed to."""
+    """True if one message ends each process to which it is handed."""
     readers: int
     views: int
     troubles: tuple[str, ...]
@@ -76,7 +76,7 @@ class Setting:
 
 
 def drawn_setting(lots: Lots) -> Setting:
-    """Any."""
+    """A setting as the lots draw it."""
     kind = lots.draw_from(KINDS)
     is_shared = kind in ("Shared", "Key_Shared")
     consumers = 1 if kind == "Exclusive" else lots.draw(1, 3)

@@ -1,4 +1,4 @@
-"""What may happen to a schedule besides that its programs do what they do."""
+"""The troubles of a schedule: kills, stops, stores that fail, topics that change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One schedule of programs: who runs in which process, what happens to them, drawn from a seed."""
+"""One schedule of programs, drawn from a seed: their processes, and what happens to them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from tests.simulation.lots import Lots
 from tests.torture.memory import decoding_once
 
 FINISH_S = 240.0
-"""How long the end may take, in which nothing goes wrong any more."""
+"""The longest time of the end, in which nothing goes wrong any more."""
 LATE_S = 30.0
-"""What a consumer leaves behind others have within this time, a lease and more."""
+"""The longest time until others have the messages of a consumer that is gone."""
 HAND_OVER_S = 25.0
 OPERATION_TIMEOUT_S = 20
 REMOTE_PATIENCE = 35.0
@@ -46,7 +46,7 @@ REMOTE_PATIENCE = 35.0
 
 
 class World:
-    """What one schedule has; `run` runs it."""
+    """The processes, store, time and oracle of one schedule; `run` runs it."""
 
     def __init__(self, seed: int, setting: Setting | None, without: frozenset[str]) -> None:
         self.lots = Lots(seed)
@@ -75,9 +75,9 @@ class World:
         self.programs: dict[Process, list[Program]] = {}
         self.serving: Process | None = None
         self.troubled: list[tuple[float, float]] = []
-        """From when until when the store failed, or no broker served, in ms."""
+        """The beginning and the end of each time without a store or a broker, in ms."""
         self._trouble: dict[str, float] = {}
-        """What goes wrong now, and since when."""
+        """The present troubles, and the time of each one's beginning in ms."""
         self.calm_since_ms: float = inf
         self.finishing = False
         self.history: list[str] = []
@@ -88,7 +88,7 @@ class World:
             values[place] = POISON + values[place]
         count = self.setting.publishers
         self._values = [values[number::count] for number in range(count)]
-        """What is left to each publisher, however often it begins."""
+        """The messages that are left to each publisher, however often it begins."""
 
     def note(self, text: str) -> None:
         self.history.append(f"{self.turns.now_ms:>9.1f} {text}")
@@ -148,7 +148,7 @@ class World:
         self.oracle.fail("ended", f"{process.name}: pulsarlite standalone ended: {answer!r}")
 
     def says(self, text: str) -> None:
-        """What the command of a process says."""
+        """Note a line that the command of a process prints."""
         process = self.turns.current.process
         self.note(f"{process.name}: {text}")
         if " runs (process " in text:
@@ -247,7 +247,7 @@ class World:
         return max((min(end, now_ms) - max(at, since_ms) for at, end in gaps), default=0.0)
 
     def is_calm_for(self, seconds: float) -> bool:
-        """Whether nothing has gone wrong for so long."""
+        """True if nothing has gone wrong for so long."""
         return self.turns.now_ms - self.calm_since_ms >= seconds * 1000
 
     # -- the schedule ----------------------------------------------------------------------------
