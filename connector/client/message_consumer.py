@@ -157,11 +157,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         return self._client.is_closed
 
     @property
-    def is_unreported(self) -> bool:
-        """True if messages were handed out that no report has named."""
-        return self.queue.is_unreported
-
-    @property
     def active_s(self) -> float:
         """When there was news last."""
         return self._run.active_s
@@ -259,6 +254,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 if planned is None:
                     if self._asking or not self._waits_for_others:
                         self._report()
+                    elif self._run.may_report:  # the broker may wait for what it asked back
+                        self._send(self._offset)
                     return False
                 self._take(planned)
             return True

@@ -330,3 +330,19 @@ def test_a_report_has_what_is_new_in_it(client: pulsar.Client, pulsarlite: Place
         sizes.append(report.acknowledged.individually_deleted.count(ledgers))
         assert len(sizes) == 1 or not report.delivered
     assert sizes == [999, 1, 1]
+
+
+def test_over_a_network_a_consumer_that_waits_for_messages_hands_over(
+    pulsarlite: Place, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulsarlite.root.store, "remote", True)
+    first = failover(client, 9)
+    assert received(first) == []
+    second = failover(client, 0)
+    assert received(first) == []
+    values = publish(client, 5)
+    found = []
+    for _ in range(10):  # a consumer in a call is not attended to
+        assert received(first, 2_000) == []
+        found += received(second, 500)
+    assert found == values
