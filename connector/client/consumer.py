@@ -168,10 +168,16 @@ class Consumer(Receiver[MessageConsumer]):
         return False
 
     def pause_message_listener(self) -> None:
-        """Hand the listener no more messages for now; one may be under way."""
+        """Hand the listener no more messages for now; one may be under way.
+
+        InvalidConfiguration if the consumer has no listener.
+        """
+        self._check_listener()
         self._is_listening = False
 
     def resume_message_listener(self) -> None:
+        """Hand the listener messages again. InvalidConfiguration as of pausing."""
+        self._check_listener()
         self._is_listening = True
 
     # -- acknowledging -------------------------------------------------------------------------
@@ -241,8 +247,12 @@ class Consumer(Receiver[MessageConsumer]):
             self._engine.reconsume_later(message.received, delay_ms, properties, _text(error))
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have all messages delivered again that were received and not acknowledged."""
-        self._check_open()
+        """Have all messages delivered again that were received and not acknowledged.
+
+        A closed consumer does nothing: it has given all back.
+        """
+        if self._is_closed:
+            return
         with translated():
             self._engine.redeliver_unacknowledged_messages()
 
@@ -298,6 +308,10 @@ class Consumer(Receiver[MessageConsumer]):
         return self._engine.abandon()
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _check_listener(self) -> None:
+        if self._end_listening is None:
+            raise client_errors.InvalidConfiguration("This consumer has no message_listener.")
 
     @property
     def _subscription(self) -> str | None:

@@ -29,12 +29,14 @@ def main() -> int:
             print(f"{name}: {time.monotonic() - begun_s:.1f} s", flush=True)
         reasons = differences.expected(name)
         for each in found:
-            unexplained += each.step not in reasons
-            if asked.verbose or each.step not in reasons:
-                print(each, "\n  ", reasons.get(each.step, "no reason"), flush=True)
+            known = reasons.get(each.step, [])
+            is_explained = differences.is_explained(each, known)
+            unexplained += not is_explained
+            if asked.verbose or not is_explained:
+                print(each, "\n  ", *known or ["no reason"], flush=True)
         alike = reasons.keys() - {each.step for each in found}
         for step in sorted(alike):
-            print(f"{name} {step} is alike now: {reasons[step]}", flush=True)
+            print(f"{name} {step} is alike now: {', '.join(reasons[step])}", flush=True)
         if asked.prune:
             _prune(table, name, alike)
     if asked.prune:
