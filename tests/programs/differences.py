@@ -9,8 +9,8 @@
 
 Invariants: a reason on purpose is a sentence of docs/from-pulsar-client.md; a pending one is a
 point of an issue, or of the list of findings. A step that is listed differs, and each that differs
-is listed, so no entry outlives its reason. A reason about one field of a message (`FIELDS`) explains
-that field only: without it the step is alike. A step may have several reasons.
+is listed, so no entry outlives its reason. A reason about one field of a message (`FIELDS`)
+explains that field only: without it the step is alike. A step may have several reasons.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ SENTENCES: dict[str, str] = {
     "event-times": "Event times before 1970 are taken.",
     "exact-delays": "Messages are delivered no earlier than their `deliver_at`",
     "folder": "A `service_url` without a scheme is a folder",
+    "json-bytes": "In JSON bytes are base64",
     "json-one-line": "Records are written as JSON of one line.",
     "key-hash": "The partition of a key is that of Pulsar's Java client",
     "last-of-several": "`get_last_message_id` of a consumer of several topics answers",
