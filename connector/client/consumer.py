@@ -331,7 +331,11 @@ class Consumer(Receiver[MessageConsumer]):
         }
 
     def _until(self, is_done: Callable[[], bool]) -> None:
-        """Take in news until that holds; Timeout if it does not in `operation_timeout_seconds`."""
+        """Take in news until that holds.
+
+        Timeout if it does not in `operation_timeout_seconds`, ServiceUnitNotReady if the broker has
+        quarantined one of the topics.
+        """
         begun_s, wait_s = self._clock.monotonic_s(), self._engine.options["drainTimeout"] / 1000
         while True:
             with translated():
@@ -343,6 +347,12 @@ class Consumer(Receiver[MessageConsumer]):
             quiet_s = self._clock.monotonic_s() - begun_s
             left_s = wait_s - quiet_s
             if left_s <= 0 or not self._pause(quiet_s, left_s):
+                with translated():
+                    quarantined = self._engine.quarantined()
+                for topic_partition, why in quarantined.items():
+                    raise client_errors.ServiceUnitNotReady(
+                        f"The broker has quarantined {topic_partition}: {why}"
+                    )
                 url = self._engine.root.service_url
                 raise client_errors.Timeout(
                     f"Pulsar error: TimeOut. The broker of {url} did not answer. Start one "
