@@ -35,6 +35,7 @@ SENTENCES: dict[str, str] = {
     "event-times": "Event times before 1970 are taken.",
     "exact-delays": "Messages are delivered no earlier than their `deliver_at`",
     "folder": "A `service_url` without a scheme is a folder",
+    "handover": "When a partition moves to another Failover consumer",
     "json-bytes": "In JSON bytes are base64",
     "json-one-line": "Records are written as JSON of one line.",
     "key-hash": "The partition of a key is that of Pulsar's Java client",

@@ -275,7 +275,7 @@ class SubscriptionClient:
         return None if step is None else dict(step.backlogs).get(self.subscription)
 
     def quarantined(self) -> dict[TopicPartition, str]:
-        """Its partitions that the broker has quarantined, and why. It reads all batches' offsets."""
+        """Its partitions that the broker has quarantined, and why, from all batches' offsets."""
         hosted = FollowedTopics(self._root)
         hosted.follow()
         held = hosted.quarantined
