@@ -43,6 +43,7 @@ SENTENCES: dict[str, str] = {
     "name-of-several": "`Consumer.topic` of several topics is the subscription's name",
     "no-cluster": "There is no network, no login and no replication.",
     "one-id-class": "`send`, `message_id()` and `MessageId.wrap` give ids of one class",
+    "one-partition": "`send` to a single partition (`orders-partition-1`) returns an id with its",
     "producers": "Producers register if they want the topic for themselves or were given",
     "queue-first": "`redeliver_unacknowledged_messages` delivers in order",
     "refused": "`encryption_key` is refused if given, as the classes",
@@ -55,7 +56,7 @@ SENTENCES: dict[str, str] = {
     "zero-queue": "A `receiver_queue_size` of 0 or less counts as 1",
 }
 """Reasons on purpose have these sentences, or their beginnings, in docs/from-pulsar-client.md."""
-FIELDS = {"batch-of-one": "batch_index", "counts": "redelivered"}
+FIELDS = {"batch-of-one": "batch_index", "counts": "redelivered", "one-partition": "partition"}
 """Reasons that explain one field."""
 _, PROGRAMS = read()
 
