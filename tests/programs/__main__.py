@@ -45,13 +45,12 @@ def main() -> int:
     return min(unexplained, 1)
 
 
-def _prune(table: dict[str, dict[str, dict[str, list[int]]]], name: str, alike: set[int]) -> None:
-    for reasons in table.values():
-        for programs in reasons.values():
-            if name in programs:
-                programs[name] = [step for step in programs[name] if step not in alike]
-                if not programs[name]:
-                    del programs[name]
+def _prune(table: differences.Table, name: str, alike: set[int]) -> None:
+    for programs in table.values():
+        if name in programs:
+            programs[name] = [step for step in programs[name] if step not in alike]
+            if not programs[name]:
+                del programs[name]
 
 
 if __name__ == "__main__":

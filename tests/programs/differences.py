@@ -1,16 +1,15 @@
-"""Where the programs end otherwise here: on purpose, with a sentence in the docs, or not yet alike.
+"""Where the programs end otherwise here, on purpose, with a sentence in the docs.
 
 `differences.json` has for each reason the programs and the numbers of their steps:
 
-    {"on purpose": {"sequence-ids": {"producing-03": [5, 9]}}, "pending": {"19": {...}}}
+    {"sequence-ids": {"producing-03": [5, 9]}}
 
     python -m tests.programs            compares all programs, and prints what no reason explains
     python -m tests.programs --prune    and leaves out of the file what is alike now
 
-Invariants: a reason on purpose is a sentence of docs/from-pulsar-client.md; a pending one is a
-point of an issue, or of the list of findings. A step that is listed differs, and each that differs
-is listed, so no entry outlives its reason. A reason about one field of a message (`FIELDS`)
-explains that field only: without it the step is alike. A step may have several reasons.
+Invariants: a reason is a sentence of docs/from-pulsar-client.md. A step that is listed differs, and
+each that differs is listed, so no entry outlives its reason. A reason about one field of a message
+(`FIELDS`) explains that field only: without it the step is alike. A step may have several reasons.
 """
 
 from __future__ import annotations
@@ -55,9 +54,11 @@ SENTENCES: dict[str, str] = {
     "unsubscribed": "`receive` of a consumer that unsubscribed raises `AlreadyClosed`",
     "zero-queue": "A `receiver_queue_size` of 0 or less counts as 1",
 }
-"""Reasons on purpose have these sentences, or their beginnings, in docs/from-pulsar-client.md."""
+"""Reasons have these sentences, or their beginnings, in docs/from-pulsar-client.md."""
 FIELDS = {"batch-of-one": "batch_index", "counts": "redelivered", "one-partition": "partition"}
 """Reasons that explain one field."""
+Table = dict[str, dict[str, list[int]]]
+"""Reason -> program -> the numbers of its steps."""
 _, PROGRAMS = read()
 
 
@@ -106,30 +107,26 @@ def _without(held: Any, fields: set[str], is_set: bool) -> Any:
     return held
 
 
-def listed() -> dict[str, dict[str, dict[str, list[int]]]]:
-    """Kind -> reason -> program -> steps."""
-    found: dict[str, dict[str, dict[str, list[int]]]] = json.loads(FILE.read_text("utf-8"))
+def listed() -> Table:
+    """Reason -> program -> steps."""
+    found: Table = json.loads(FILE.read_text("utf-8"))
     return found
 
 
 def expected(program: str) -> dict[int, list[str]]:
     """The steps of a program that differ, each with its reasons."""
     found: dict[int, list[str]] = {}
-    for reasons in listed().values():
-        for reason, programs in reasons.items():
-            for step in programs.get(program, ()):
-                found.setdefault(step, []).append(reason)
+    for reason, programs in listed().items():
+        for step in programs.get(program, ()):
+            found.setdefault(step, []).append(reason)
     return found
 
 
-def write(table: dict[str, dict[str, dict[str, list[int]]]]) -> None:
+def write(table: Table) -> None:
     """One line for each program of a reason."""
-    kinds = []
-    for kind, reasons in table.items():
-        blocks = []
-        for reason, programs in sorted(reasons.items()):
-            rows = [f"   {json.dumps(name)}: {steps}" for name, steps in sorted(programs.items())]
-            if rows:
-                blocks.append(f"  {json.dumps(reason)}: {{\n" + ",\n".join(rows) + "\n  }")
-        kinds.append(f" {json.dumps(kind)}: {{\n" + ",\n".join(blocks) + "\n }")
-    FILE.write_text("{\n" + ",\n".join(kinds) + "\n}\n", encoding="utf-8")
+    blocks = []
+    for reason, programs in sorted(table.items()):
+        rows = [f"  {json.dumps(name)}: {steps}" for name, steps in sorted(programs.items())]
+        if rows:
+            blocks.append(f" {json.dumps(reason)}: {{\n" + ",\n".join(rows) + "\n }")
+    FILE.write_text("{\n" + ",\n".join(blocks) + "\n}\n", encoding="utf-8")
