@@ -25,6 +25,7 @@ from pulsar_spark.connector.client.receiver import Receiver
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
+from pulsar_spark.connector.runtime.system_topics.hosted_topics import FollowedTopics
 from pulsar_spark.connector.runtime.system_topics.lease import Lease
 from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask
 from pulsar_spark.connector.storage.clock import Clock
@@ -348,16 +349,21 @@ class Consumer(Receiver[MessageConsumer]):
             left_s = wait_s - quiet_s
             if left_s <= 0 or not self._pause(quiet_s, left_s):
                 with translated():
-                    quarantined = self._engine.quarantined()
-                for topic_partition, why in quarantined.items():
-                    raise client_errors.ServiceUnitNotReady(
-                        f"The broker has quarantined {topic_partition}: {why}"
-                    )
+                    self._check_quarantine()
                 url = self._engine.root.service_url
                 raise client_errors.Timeout(
                     f"Pulsar error: TimeOut. The broker of {url} did not answer. Start one "
                     f"(pulsarlite standalone --service-url {url}), or make the client with "
                     'broker="embedded".'
+                )
+
+    def _check_quarantine(self) -> None:
+        hosted = FollowedTopics(self._engine.root)
+        hosted.follow()
+        for topic_partition in sorted(self._engine.partitions()):
+            if (found := hosted.quarantined.get(topic_partition)) is not None:
+                raise client_errors.ServiceUnitNotReady(
+                    f"The broker has quarantined {topic_partition}: {found.error}"
                 )
 
     def _await_receipt(self) -> None:

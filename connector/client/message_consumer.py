@@ -178,11 +178,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             for topic_partition, each in consumers.items()
         )
 
-    def quarantined(self) -> dict[TopicPartition, str]:
-        """Its partitions that the broker has quarantined, and why."""
-        with self._lock:
-            return self._client.quarantined()
-
     def has_reached_end_of_topic(self) -> bool:
         """True if its topics are terminated, and the subscription has acknowledged everything."""
         self.flush()

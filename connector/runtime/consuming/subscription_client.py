@@ -17,7 +17,6 @@ from typing import Any
 from pulsar_spark.broker.protocol.commands import CloseConsumer, InitialPosition
 from pulsar_spark.broker.protocol.ready import Reply, Stepped
 from pulsar_spark.connector.runtime.reading.subscribed_topics import SubscribedTopics
-from pulsar_spark.connector.runtime.system_topics.hosted_topics import FollowedTopics
 from pulsar_spark.connector.runtime.system_topics.lease import (
     HEARTBEAT_PATH,
     Lease,
@@ -273,13 +272,6 @@ class SubscriptionClient:
         """The subscription's backlog on the partition, as the broker last reported it."""
         step = self.stepped.get(topic_partition)
         return None if step is None else dict(step.backlogs).get(self.subscription)
-
-    def quarantined(self) -> dict[TopicPartition, str]:
-        """Its partitions that the broker has quarantined, and why, from all batches' offsets."""
-        hosted = FollowedTopics(self._root)
-        hosted.follow()
-        held = hosted.quarantined
-        return {each: held[each].error for each in sorted(held.keys() & self.consumers.keys())}
 
     # -- inside ------------------------------------------------------------------------------
 
