@@ -299,11 +299,10 @@ class Client(AbstractContextManager["Client"], Described):
             ackTimeout=unacked_messages_timeout_ms and f"{unacked_messages_timeout_ms}ms",
             negativeAckRedeliveryDelay=f"{negative_ack_redelivery_delay_ms}ms",
             readCompacted=is_read_compacted,
-            maxPendingChunkedMessage=max_pending_chunked_message or None,  # 0: there is no bound
-            autoAckOldestChunkedMessageOnQueueFull=(
-                auto_ack_oldest_chunked_message_on_queue_full and max_pending_chunked_message > 0
-            ),
             enableRetry=retry_enable,
+        )
+        given |= _chunked(
+            max_pending_chunked_message, auto_ack_oldest_chunked_message_on_queue_full
         )
         most = max_total_receiver_queue_size_across_partitions
         given |= _texts(maxTotalReceiverQueueSizeAcrossPartitions=most)
@@ -582,6 +581,14 @@ def _topic_of(topic: Topics) -> str | None:
 def _texts(**options: str | int | None) -> dict[str, str]:
     """Options as texts, without those that say nothing."""
     return {name: str(value) for name, value in options.items() if value or value == 0}
+
+
+def _chunked(max_pending: int, gives_up: bool) -> dict[str, str]:
+    """Of a bound of 0 messages in the making none is given up."""
+    return _texts(
+        maxPendingChunkedMessage=max_pending or None,
+        autoAckOldestChunkedMessageOnQueueFull=gives_up and max_pending > 0,
+    )
 
 
 def _key_shared(kind: ConsumerType, policy: ConsumerKeySharedPolicy | None) -> dict[str, str]:
