@@ -467,7 +467,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             self._unsubscribing = {}
             if any(self._client.backlog(topic_partition) is not None for topic_partition in left):
                 raise BrokerRefusedError(
-                    ServerError.NOT_ALLOWED_ERROR,
+                    ServerError.METADATA_ERROR,
                     f"Subscription {self._client.subscription} has other consumers: whoever is "
                     "alone can delete it.",
                 )

@@ -452,6 +452,17 @@ def test_an_older_message_is_read_by_a_newer_schema(client: pulsar.Client) -> No
     assert consumer.receive(1000).value() == {"a": 1, "b": 7}
 
 
+@pytest.mark.parametrize(
+    "kind", [["null", "string"], {"type": "enum", "name": "E", "symbols": ["a"]}]
+)
+def test_an_avro_value_with_an_index_below_0_is_refused(kind: Any) -> None:
+    schema = AvroSchema(
+        None, {"type": "record", "name": "A", "fields": [{"name": "a", "type": kind}]}
+    )
+    with pytest.raises((ValueError, KeyError), match="-1"):
+        schema.decode(b"\1\2a")
+
+
 def test_a_schema_that_the_topic_refuses_is_refused_at_once(client: pulsar.Client) -> None:
     client.create_producer("t", schema=StringSchema())
     with pytest.raises(pulsar.IncompatibleSchema, match="exists schema type STRING"):
