@@ -151,8 +151,8 @@ class LedgerStore:
     ) -> list[Commit]:
         """Copy the rows of small files into larger ones, ids unchanged; one commit for each.
 
-        A merged file takes the place of up to `up_to_bytes`, or of about SMALL_FILE_LEDGERS ledgers:
-        the memory that a merge takes does not grow with what has gathered. Its rows lie by
+        A merged file takes the place of up to `up_to_bytes`, and of about SMALL_FILE_LEDGERS
+        ledgers at most, so memory does not grow with the number of files. Its rows lie by
         partition, in ledger order. A file that is trimmed meanwhile is left out.
         """
         self.ledger.refresh()
