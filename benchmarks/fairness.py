@@ -1,10 +1,11 @@
-"""How three consumers of one Shared subscription share it, if one does not group what it reports.
+"""How three consumers of one Shared subscription share it, if one of them groups nothing.
 
-    python -m benchmarks.fairness [--seconds 10] [--queue 1000] [--processes]
+    python -m benchmarks.fairness [--seconds 10] [--commits 1000] [--queue 100] [--folder DIR]
 
-An embedded broker on a folder; each consumer receives and acknowledges as fast as it can, in a
-thread of its own, or in a process of its own. The first has `acknowledgments_group_time_millis=0`:
-each acknowledgement is a commit.
+An embedded broker; each consumer is a process that receives and acknowledges as fast as it can, of
+ten messages all but one: so there are holes, in as many ledgers as there were commits. The first
+has `acknowledgments_group_time_millis=0`, so each acknowledgement is a commit, which it waits for.
+*Broker* is the processor time of one of its batches.
 """
 
 from __future__ import annotations
@@ -12,67 +13,89 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import tempfile
-import threading
 import time
 from typing import Any
 
 from pulsar_spark import pulsar
+from pulsar_spark.connector.runtime.broker import embedded_broker
 
-TOPIC, SUBSCRIPTION, MESSAGES = "fairness", "s", 100_000
+TOPIC, SUBSCRIPTION, MESSAGES_A_COMMIT, UNACKNOWLEDGED = "fairness", "s", 20, 10
 GROUP_TIMES_MS = (0, 100, 100)
+IDLE_MS = 200
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--queue", type=int, default=1_000)
-    parser.add_argument("--processes", action="store_true", help="each consumer in one of its own")
+    parser.add_argument("--commits", type=int, default=1_000)
+    parser.add_argument("--queue", type=int, default=100)
+    parser.add_argument("--folder", help="where the root is made; by default the temporary folder")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as root, pulsar.Client(root, broker="embedded") as client:
+    context: Any = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory(dir=given.folder) as root,
+        pulsar.Client(root, broker="embedded") as client,
+    ):
         client.subscribe(TOPIC, SUBSCRIPTION, pulsar.ConsumerType.Shared).close()
-        producer = client.create_producer(
-            TOPIC, batching_enabled=True, block_if_queue_full=True, max_pending_messages=100_000
-        )
-        for number in range(MESSAGES):
-            producer.send_async(b"%d" % number, None)
-        producer.flush()
-        context: Any = multiprocessing.get_context("spawn") if given.processes else threading
-        kind = context.Process if given.processes else threading.Thread
-        counts = multiprocessing.get_context("spawn").Array("q", len(GROUP_TIMES_MS))
-        start = (
-            multiprocessing.get_context("spawn").Barrier(len(GROUP_TIMES_MS))
-            if given.processes
-            else threading.Barrier(len(GROUP_TIMES_MS))
-        )
+        publish(client, given.commits)
+        counts = context.Array("q", len(GROUP_TIMES_MS))
+        started = context.Barrier(len(GROUP_TIMES_MS) + 1)
         working = [
-            kind(target=consume, args=(root, given.queue, number, given.seconds, counts, start))
+            context.Process(target=consume, args=(root, given, number, counts, started))
             for number in range(len(GROUP_TIMES_MS))
         ]
         for each in working:
             each.start()
+        batches_s = timed_batches()
+        started.wait()
+        batches_s.clear()
         for each in working:
             each.join()
         for group_time_ms, count in zip(GROUP_TIMES_MS, counts, strict=True):
             print(f"group time {group_time_ms} ms: {count:,} messages in {given.seconds:g} s")
+        mean_ms = 1000 * sum(batches_s) / max(1, len(batches_s))
+        print(f"broker: {len(batches_s):,} batches, {mean_ms:.1f} ms each")
 
 
-def consume(root: str, queue: int, number: int, seconds: float, counts: Any, start: Any) -> None:
+def publish(client: pulsar.Client, commits: int) -> None:
+    producer = client.create_producer(TOPIC, batching_enabled=True)
+    for _ in range(commits):
+        for _ in range(MESSAGES_A_COMMIT):
+            producer.send_async(b"x", None)
+        producer.flush()
+
+
+def timed_batches() -> list[float]:
+    """The processor seconds of each of the broker's steps from now on, with its shards."""
+    found: list[float] = []
+    run = embedded_broker.run
+
+    def timed(*given: Any) -> Any:
+        begun_s = time.thread_time()
+        batch = run(*given)
+        found.append(time.thread_time() - begun_s)
+        return batch
+
+    embedded_broker.run = timed  # type: ignore[assignment]
+    return found
+
+
+def consume(root: str, given: Any, number: int, counts: Any, started: Any) -> None:
     with pulsar.Client(root) as client:
         consumer = client.subscribe(
-            TOPIC,
-            SUBSCRIPTION,
-            pulsar.ConsumerType.Shared,
-            receiver_queue_size=queue,
+            TOPIC, SUBSCRIPTION, pulsar.ConsumerType.Shared, receiver_queue_size=given.queue,
             acknowledgments_group_time_millis=GROUP_TIMES_MS[number],
-        )
-        start.wait()
-        end_s = time.monotonic() + seconds
-        while (left_s := end_s - time.monotonic()) > 0:
+        )  # fmt: skip
+        started.wait()
+        end_s = time.monotonic() + given.seconds
+        while time.monotonic() < end_s:
             try:
-                consumer.acknowledge(consumer.receive(max(1, round(left_s * 1000))))
+                message = consumer.receive(IDLE_MS)
             except pulsar.Timeout:
-                break
+                continue
             counts[number] += 1
+            if counts[number] % UNACKNOWLEDGED:
+                consumer.acknowledge(message)
 
 
 if __name__ == "__main__":
