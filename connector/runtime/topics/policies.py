@@ -73,6 +73,8 @@ POLICIES_EVERY_S: Final = 5.0
 """Seconds between two polls of a namespace's policies by broker and consumers, on a local disk."""
 REMOTE_POLICIES_EVERY_S: Final = 120.0
 """The same over a network, where a publisher passes the policies that it read."""
+ROOT_POLICIES_EVERY_S: Final = 600.0
+"""Seconds between two polls of a root's policies over a network."""
 Settings = Mapping[str, Any]
 _log = logging.getLogger(__name__)
 
@@ -230,7 +232,10 @@ def change_settings(
 
 
 class NamespaceWatch:
-    """The policies of namespaces, polled now and then. Unreadable ones stay as they were."""
+    """The policies of namespaces, polled now and then. Unreadable ones stay as they were.
+
+    Over a network it has the root's too; on a local disk these are read with each namespace's.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -242,7 +247,7 @@ class NamespaceWatch:
         """The policies of a namespace, or of the root; `before` has those that the caller knows."""
         now_s = self._store.clock.monotonic_s()
         looked_s, known = self._known.get(namespace, (-inf, before or {}))
-        if now_s - looked_s < self._every_s:
+        if now_s - looked_s < (self._every_s if namespace else ROOT_POLICIES_EVERY_S):
             return known
         try:
             store = self._store
