@@ -15,7 +15,7 @@ from typing import Final
 from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
 from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore, sweep_deleted
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
-from pulsar_spark.connector.runtime.topics.policies import check_room
+from pulsar_spark.connector.runtime.topics.policies import check_domain, check_room
 from pulsar_spark.connector.runtime.topics.topics import Root, partitions_of
 from pulsar_spark.connector.tools.admin import messages
 from pulsar_spark.connector.tools.admin.messages import StoredMessage
@@ -92,6 +92,7 @@ class Topics:
             )
         check_user_topic(name, "created")
         settings = with_properties({}, properties or {})
+        check_domain(self._root, name)
         if not self._root.exists(name):
             check_room(self._root, name, partitions)
         self._root.create(name, partitions, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,13 +18,18 @@ from pulsar_spark.connector.runtime.topics.policies import (
 )
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.service_url import open_store
+from pulsar_spark.connector.tools.admin.admin import Admin
 from pulsar_spark.errors import (
+    BrokerRefusedError,
     CorruptFileError,
     FutureVersionError,
     InvalidOptionError,
+    ServerError,
     TopicNotFoundError,
 )
 from pulsar_spark.model.topic_name import NamespaceName, TopicName
+from pulsar_spark.options import topic_policies
+from pulsar_spark.pulsar import InitialPosition, RegexSubscriptionMode
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of, send
 
@@ -112,3 +118,49 @@ def test_a_namespace_says_whether_and_with_how_many_partitions_topics_are_made(r
     send(root, "new", ["a"])
     with pytest.raises(InvalidOptionError, match="said of a namespace: of public/default"):
         Policies("t", service_url=str(root)).set(auto_topic_creation=True)
+
+
+def test_a_root_s_policy_holds_where_no_namespace_says_otherwise(root: Path) -> None:
+    everywhere = Policies("*", service_url=str(root))
+    everywhere.set(deduplication=True, retention_time="3d", retention_size="1G")
+    assert twice(root) == 1
+    here = Policies("public/default", service_url=str(root))
+    here.set(deduplication=False, message_ttl="1h")
+    assert twice(root) == 2
+    assert here.get() == {"message_ttl": 3600, "deduplication": False}, "what is said here"
+    found = Policies("t", service_url=str(root)).applied()
+    names = ("deduplication", "message_ttl", "retention_time", "breaker_window")
+    assert [found[name].source for name in names] == ["namespace", "namespace", "root", "default"]
+    read = read_policies(open_store(str(root)), DEFAULT)
+    hosted = topic_policies.hosted_policies({}, read)
+    assert (hosted.message_ttl_ms, hosted.retention_size_bytes) == (3_600_000, 1 << 30)
+    everywhere.remove("deduplication", "retention_time", "retention_size")
+    assert everywhere.get() == {}
+
+
+@pytest.mark.parametrize("place", ["*", "public/default"])
+def test_a_switch_forbids_non_persistent_topics(root: Path, place: str) -> None:
+    old, new = (f"non-persistent://public/default/{name}" for name in ("old", "new"))
+    send(root, old, ["a"])
+    send(root, "kept", ["a"])
+    Policies(place, service_url=str(root)).set(non_persistent_topics=False)
+    for topic in (old, new):
+        with pytest.raises(BrokerRefusedError, match="non_persistent_topics off") as refused:
+            send(root, topic, ["b"])
+        assert refused.value.error is ServerError.NOT_ALLOWED_ERROR
+    with pytest.raises(BrokerRefusedError, match="non_persistent_topics off"):
+        Admin(str(root)).topics.create(new)
+    with Client(str(root), broker="embedded") as client:
+        for topic in (old, new):
+            with pytest.raises(client_errors.NotAllowedError):
+                client.create_producer(topic)
+            with pytest.raises(client_errors.NotAllowedError):
+                client.subscribe(topic, "s")
+        every = "persistent://public/default/.*"
+        found = client.subscribe(
+            re.compile(every), "s", regex_subscription_mode=RegexSubscriptionMode.AllTopics,
+            initial_position=InitialPosition.Earliest,
+        )  # fmt: skip
+        assert found.receive(5000).topic_name() == "persistent://public/default/kept"
+    Policies("public/default", service_url=str(root)).set(non_persistent_topics=True)
+    send(root, old, ["b"])
