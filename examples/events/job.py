@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-import pulsar_spark
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own docs do
+
+import pulsar_spark
 
 TOPIC = "events"
 VERSION = 1
