@@ -31,11 +31,18 @@ def cancel(client: pulsar.Client, reminder: str) -> None:
         consumer.close()
 
 
-def subscribe(client: pulsar.Client, **how: object) -> pulsar.Consumer:
+def subscribe(
+    client: pulsar.Client, *, receiver_queue_size: int = 100, ack_receipt_enabled: bool = False
+) -> pulsar.Consumer:
     """The reminders' subscription: its consumers share them."""
-    first = pulsar.InitialPosition.Earliest
-    kind = pulsar.ConsumerType.Shared
-    return client.subscribe(TOPIC, SUBSCRIPTION, kind, initial_position=first, **how)
+    return client.subscribe(
+        TOPIC,
+        SUBSCRIPTION,
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        receiver_queue_size=receiver_queue_size,
+        ack_receipt_enabled=ack_receipt_enabled,
+    )
 
 
 def run(

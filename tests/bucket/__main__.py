@@ -7,6 +7,7 @@ subscription each, for ten minutes. docs/sizing.md has the table.
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -62,7 +63,7 @@ def measured(load: Load) -> tuple[Meter, int, list[float]]:
                 producers[topic].send(value)
 
         for topic in range(load.topics):
-            clock.spawn(lambda topic=topic: publish(topic))
+            clock.spawn(partial(publish, topic))
         clock.sleep(60 * MINUTES)
         meter = bucket.meter()
         clock.sleep(120)
