@@ -29,7 +29,7 @@ class Load(NamedTuple):
 
 LOADS = (
     Load(1, 1, 60), Load(1, 1, 30), Load(1, 1, 10), Load(1, 1, 3), Load(1, 1, 1),
-    Load(1, 3, 3), Load(1, 10, 3), Load(10, 1, 30), Load(10, 1, 3),
+    Load(1, 3, 3), Load(1, 10, 3), Load(10, 1, 30),
 )  # fmt: skip
 
 
