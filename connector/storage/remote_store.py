@@ -172,11 +172,15 @@ class RemoteStore(ObjectStore):
         """As of ObjectStore, once a process: three requests, and a fourth at a new root."""
         if self._has_checked_writes:
             return
+
+        def lists() -> bool:
+            return any(each.path == CHECKED for each in self.files(""))
+
         is_new = self.create(CHECKED, _CHECKED_TEXT)
         asked: list[Callable[[], object]] = [
             lambda: is_new and self.create(CHECKED, _CHECKED_TEXT),
             lambda: self.compare_and_swap(CHECKED, _NO_TOKEN, _CHECKED_TEXT),
-            lambda: any(each.path == CHECKED for each in self.files("")),
+            lists,
         ]
         is_created_twice, is_swapped, is_listed = self.answers(lambda ask: ask(), asked)
         if is_created_twice or is_swapped:
@@ -188,7 +192,9 @@ class RemoteStore(ObjectStore):
                 "Google, Azure, MinIO and R2 do, or a version of this one that does."
             )
         if not is_listed:
-            raise not_listed(self.root, f"File {CHECKED} is missing.")
+            self.put_if_absent(CHECKED, _CHECKED_TEXT)  # it may have met a conflict (409)
+            if not lists():
+                raise not_listed(self.root, f"File {CHECKED} is missing.")
         self._has_checked_writes = True
 
     def touch(self, path: str, data: bytes) -> None:

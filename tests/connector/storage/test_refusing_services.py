@@ -98,6 +98,12 @@ def test_a_conflict_at_the_file_of_a_publication_or_a_report_is_no_error(
             consumer.acknowledge(message)
 
 
+def test_a_conflict_at_the_first_write_of_a_root_is_no_error(service: ObjectService) -> None:
+    service.answer("PUT", CHECKED, 409, "ConditionalRequestConflict")
+    with client_of(service) as client:
+        client.create_producer("t").send(b"a")
+
+
 def test_doctor_says_of_such_a_store_that_it_loses_messages(service: ObjectService) -> None:
     service.ignored = {*CONDITIONS[service.dialect]}
     findings = list(check_root(Root(service.root(), service.options)))
