@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
+import pulsar_spark
 from pulsar_spark import pulsar
 from tests.architecture.sources import REPOSITORY
 from tests.connector.s3_server import S3Root, s3_root, s3_server
@@ -69,6 +71,27 @@ def test_the_files_have_the_commands_that_are_tried_here() -> None:
     assert container("metrics")["args"] == METRICS
     given = {each.partition("=")[0] for each in COMPOSE["services"]["broker"]["environment"]}
     assert given >= KUBERNETES["ConfigMap/pulsarlite"]["data"].keys()
+
+
+@pytest.mark.slow
+def test_what_the_image_copies_is_what_an_installation_needs(tmp_path: Path) -> None:
+    source, target = tmp_path / "src", tmp_path / "installed"
+    source.mkdir()
+    for line in CONTAINER.splitlines():
+        command, *names = line.split()
+        if command == "COPY":
+            for name in names[:-1]:
+                if (REPOSITORY / name).is_dir():
+                    shutil.copytree(REPOSITORY / name, source / name, symlinks=True)
+                else:
+                    shutil.copy(REPOSITORY / name, source)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(target), str(source)], check=True)
+    shown = subprocess.run(
+        [sys.executable, "-m", "pulsar_spark", "--version"], check=True, cwd=target,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert pulsar_spark.__version__ in shown.stdout
 
 
 class Running:
