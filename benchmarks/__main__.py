@@ -31,6 +31,7 @@ BENCHMARKS = (
     ("benchmarks.takeover",),
     ("benchmarks.client",),
     ("benchmarks.many_topics",),
+    ("benchmarks.consumers",),
     ("benchmarks.tracing",),
 )
 NAMES = sorted({command[0].removeprefix("benchmarks.") for command in BENCHMARKS})
