@@ -71,7 +71,7 @@ _log = logging.getLogger(__name__)
 class Policies:
     """The policies of a topic, or of all topics of a namespace, and the effective ones.
 
-        orders = pulsar_spark.Policies("orders", service_url="s3://bucket/prefix")
+        orders = pulsar_spark.Admin("s3://bucket/prefix").policies("orders")
         orders.set(retention_time="3d", retention_size="10G")
         orders.get()                      # {'retention_time': 259200, 'retention_size': ...}
         orders.remove("retention_time", "retention_size")
@@ -81,19 +81,11 @@ class Policies:
     or step of the broker on, and nothing has to be started anew.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        service_url: str | None = None,
-        storage: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, root: Root, name: str) -> None:
         """`name` is a topic's (`orders`), or a namespace's with its tenant (`acme/eu`).
 
-        Without `service_url` the environment's counts; `storage` are options of the object store.
         TopicNotFoundError if there is no such topic. A namespace need not be there.
         """
-        root = Root.at(service_url, storage)
         self._store, self._ledger = root.store, None
         if name.count("/") == 1:
             self._namespace = NamespaceName.parse(name)

@@ -33,7 +33,7 @@ _NAMESPACE: Final = argument("namespace", metavar="TENANT/NAMESPACE")
 
 def _policies(root: Root, arguments: Namespace) -> Policies:
     namespace = str(NamespaceName.parse(arguments.namespace))
-    return Policies(namespace, service_url=root.service_url, storage=root.storage)
+    return Policies(root, namespace)
 
 
 def _list(admin: Admin, given: Namespace) -> Answer:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark import Admin
 from pulsar_spark.connector.client.message_producer import (
     MOST_WAITING,
     MessageProducer,
 )
 from pulsar_spark.connector.runtime.topics.backlog_quota import mark
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.storage.data_files.ledger_file import DATA_FOLDER
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import (
@@ -219,7 +219,7 @@ def test_what_was_published_before_a_quota_was_exceeded_is_not_published_again(
     host: Host, policy: str
 ) -> None:
     mine = producer(host, delay_ms=10)
-    policies = Policies("t", service_url=host.root.service_url)
+    policies = Admin(host.root.service_url).policies("t")
     policies.set(backlog_quota_limit=6, backlog_quota_policy=policy)
     answers: list[Any] = []
     mine.send(b"a", done=answers.append)
@@ -237,7 +237,7 @@ def test_what_was_published_before_a_quota_was_exceeded_is_not_published_again(
 
 def test_messages_that_wait_for_room_are_written_once(host: Host) -> None:
     mine = producer(host, delay_ms=10)
-    Policies("t", service_url=host.root.service_url).set(backlog_quota_limit=6)
+    Admin(host.root.service_url).policies("t").set(backlog_quota_limit=6)
     ledger = host.root.open(mine.topic)
     mark(ledger, {0: [9, 6, True]})
     for value in (b"a", b"b", b"c"):

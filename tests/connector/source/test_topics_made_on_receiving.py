@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from pulsar_spark import Policies, pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.broker.protocol.commands import CreateSubscription
 from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.runtime.schema.schema_registration import SinkSchema, register
 from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask, subscriptions
+from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.spark.column_types import read_schema
 from pulsar_spark.connector.spark.data_source import PulsarliteDataSource
@@ -48,7 +49,7 @@ def broker(root: Path) -> EmbeddedBroker:
 
 @pytest.fixture
 def policies(root: Path) -> Policies:
-    return Policies(NAMESPACE, service_url=str(root))
+    return Admin(str(root)).policies(NAMESPACE)
 
 
 def consumer(root: Path, **given: Any) -> Run:
@@ -308,7 +309,7 @@ def test_where_subscriptions_are_not_made_a_consumer_is_refused(
 ) -> None:
     send(root, "t", "a")
     name = "t" if level == "topic" else NAMESPACE
-    Policies(name, service_url=str(root)).set(auto_subscription_creation=False)
+    Admin(str(root)).policies(name).set(auto_subscription_creation=False)
     run = consumer(root)
     with pytest.raises(BrokerRefusedError, match=r"SubscriptionNotFound.*subscriptions create"):
         turns(run, broker)
@@ -317,9 +318,7 @@ def test_where_subscriptions_are_not_made_a_consumer_is_refused(
 
 def test_where_subscriptions_are_not_made_a_client_gets_pulsars_error() -> None:
     with pulsar.Client(f"memory://{uuid.uuid4().hex}") as client:
-        Policies(NAMESPACE, service_url=client.root.service_url).set(
-            auto_subscription_creation=False
-        )
+        Admin(client.root.service_url).policies(NAMESPACE).set(auto_subscription_creation=False)
         with pytest.raises(pulsar.SubscriptionNotFound):
             client.subscribe("t", "s")
         client.create_reader("t", pulsar.MessageId.earliest).close()
@@ -329,7 +328,7 @@ def test_a_subscription_that_was_made_by_hand_lets_its_consumers_in(
     root: Path, broker: EmbeddedBroker
 ) -> None:
     send(root, "t", "a")
-    Policies("t", service_url=str(root)).set(auto_subscription_creation=False)
+    Admin(str(root)).policies("t").set(auto_subscription_creation=False)
     topic_partition = TopicPartition("persistent://public/default/t", 0)
     with pytest.raises(PulsarliteError):  # nobody answers while the test does not let it
         ask(broker.root, {topic_partition: CreateSubscription("s")}, timeout_s=0)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pulsar_spark import Admin
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.runtime.topics.policies import (
     POLICIES_FORMAT,
-    Policies,
     change_policies,
     read_policies,
 )
@@ -93,7 +93,7 @@ def test_policies_that_can_t_be_understood_stop_a_sink_before_it_stores_anything
 
 
 def test_a_namespace_says_whether_and_with_how_many_partitions_topics_are_made(root: Path) -> None:
-    policies = Policies("public/default", service_url=str(root))
+    policies = Admin(str(root)).policies("public/default")
     policies.set(auto_topic_partitions=3)
     send(root, "t", ["a"])
     send(root, "u", ["a"], numPartitions=2)
@@ -111,4 +111,4 @@ def test_a_namespace_says_whether_and_with_how_many_partitions_topics_are_made(r
     Root(str(root), {}).create(TopicName.parse("new"), 1)
     send(root, "new", ["a"])
     with pytest.raises(InvalidOptionError, match="said of a namespace: of public/default"):
-        Policies("t", service_url=str(root)).set(auto_topic_creation=True)
+        Admin(str(root)).policies("t").set(auto_topic_creation=True)
