@@ -71,14 +71,15 @@ _HOME_OF = {
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
 
+if not TYPE_CHECKING:  # a type checker takes a misspelt name for any, where there is a __getattr__
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME_OF:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,7 @@ CORE_FACE = {
     "pulsar_spark/pulsar/__init__.py", "pulsar_spark/pulsar/_pulsar.py",
     "pulsar_spark/pulsar/asyncio.py",
     "pulsar_spark/pulsar/exceptions.py", "pulsar_spark/pulsar/schema.py",
+    "pulsar_spark/pulsarlite/__init__.py",
     "pulsar_spark/telemetry.py", "pulsar_spark/testing.py",
 }  # fmt: skip
 """The doors of the package: they name the connector, and do nothing themselves."""
