@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -233,19 +234,27 @@ def receive_from(
     """The topic, for somebody who comes before its first message: made as by `open_or_create`.
 
     What is published to it then stays until a durable subscription has had it. The log says that it
-    was made: the name may be a typing error.
+    was made, as a warning if the name looks like another one mistyped.
     """
     if (ledger := root.open_found(topic)) is not None:
         return ledger
     near, _ = root.near(topic)
     ledger = open_or_create(root, topic, options, settings)
-    offer = f" Did you mean {near}? Then delete it." if near else ""
-    count = ledger.state.partitions
-    _log.warning(
+    name, count = topic.partitioned_topic_name, ledger.state.partitions
+    is_mistyped = _looks_mistyped(name, near)
+    _log.log(
+        logging.WARNING if is_mistyped else logging.INFO,
         "Topic %s did not exist, and was made to be read, with %s partition%s.%s",
-        topic.partitioned_topic_name, count, "" if count == 1 else "s", offer,
+        name, count, "" if count == 1 else "s",
+        f" Did you mean {near}? Then delete it." if is_mistyped else "",
     )  # fmt: skip
     return ledger
+
+
+def _looks_mistyped(name: str, near: str) -> bool:
+    """True if a letter or two differ; `jobs-1` beside `jobs-2` is no mistake."""
+    without_digits = [re.sub(r"\d", "", each) for each in (name, near)]
+    return abs(len(name) - len(near)) <= 1 and without_digits[0] != without_digits[1]
 
 
 def check_creation(root: Root, topic: TopicName, options: Options | None) -> int:
