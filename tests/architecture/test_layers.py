@@ -48,6 +48,32 @@ def test_the_core_imports_neither_connector_nor_state() -> None:
     )
 
 
+NEWER = {
+    "typing": "LiteralString Never NotRequired Required Self TypeVarTuple Unpack assert_never "
+    "assert_type override reveal_type",
+    "datetime": "UTC",
+    "enum": "StrEnum ReprEnum EnumCheck verify member nonmember",
+    "asyncio": "Runner TaskGroup timeout timeout_at",
+    "contextlib": "chdir",
+    "itertools": "batched",
+    "tomllib": "load loads",
+}
+"""What Python 3.10 lacks."""
+
+
+def test_nothing_is_imported_that_the_oldest_python_lacks() -> None:
+    forbidden = {
+        f"{module}.{name}": "Python 3.10 lacks it: take it from typing_extensions for types alone"
+        for module, names in NEWER.items()
+        for name in names.split()
+    }
+    check(
+        violation
+        for file, text in modules("pulsar_spark", "connector", "state")
+        for violation in import_violations(file, text, forbidden)
+    )
+
+
 def test_pyspark_is_imported_by_the_rooms_of_spark_alone() -> None:
     remedy = f"only {', '.join(SPARK_ROOMS)} may: take columns and rows as Arrow has them"
     check(

@@ -59,8 +59,8 @@ class Reader:
     @contextmanager
     def runs(self, command: str, log: str = "log") -> Iterator[Path]:
         """A terminal, left with Ctrl-C; its output."""
-        path = self.folder / log
-        with path.open("w") as output, (self.folder / "errors").open("w") as errors:
+        path, beside = self.folder / log, self.folder / f"{log}.errors"
+        with path.open("w") as output, beside.open("w") as errors:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {command}"], cwd=self.folder, env=self.environment,
                 stdout=output, stderr=errors,
@@ -68,7 +68,7 @@ class Reader:
             try:
                 yield path
                 assert process.poll() is None
-                assert (self.folder / "errors").read_text() == "" or "spark" in command
+                assert beside.read_text() == "" or "spark" in command
             finally:
                 process.send_signal(signal.SIGINT)
                 process.wait(PATIENCE_S)
@@ -84,7 +84,7 @@ def test_the_tutorial_goes_as_it_says(tmp_path: Path) -> None:
     reader.copies("worker.py")
     reader.copies("publish.py")
     with reader.runs("python worker.py") as log:
-        eventually(lambda: (tmp_path / "shop/_leases").exists(), PATIENCE_S)
+        eventually((tmp_path / "shop/_leases").exists, PATIENCE_S)
         reader.types('python publish.py "2 apples" "3 pears"')
         reader.shows(log, *reader.outputs.pop(0))
     reader.types('python publish.py "1 melon"')
@@ -112,12 +112,14 @@ def test_the_tutorial_goes_as_it_says(tmp_path: Path) -> None:
     reader.copies("spark_worker.py")
     orders = [f"{number} cherries" for number in range(10)]
     with reader.runs("pulsarlite standalone --embedded", "broker"):
-        with reader.runs("python worker.py", "one") as one:
-            with reader.runs("python worker.py", "two") as two:
-                eventually(lambda: consumers(tmp_path) == 2, PATIENCE_S)
-                reader.types(f"python publish.py {' '.join(map(repr, orders))}")
-                logs = (one, two)
-                eventually(lambda: sorted(lines(*logs)) == [f"billed {e}" for e in orders], 60)
+        with (
+            reader.runs("python worker.py", "1") as one,
+            reader.runs("python worker.py", "2") as two,
+        ):
+            eventually(lambda: consumers(tmp_path) == 2, PATIENCE_S)
+            reader.types(f"python publish.py {' '.join(map(repr, orders))}")
+            billed = [f"billed {each}" for each in orders]
+            eventually(lambda: sorted(lines(one, two)) == billed, PATIENCE_S)
         with reader.runs("python spark_worker.py"):
             eventually(lambda: consumers(tmp_path) == 1, PATIENCE_S)
             reader.types('python publish.py "5 apples" "y figs"')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -95,7 +95,7 @@ def test_a_key_goes_to_the_partition_of_its_hash(host: Host, scheme: str) -> Non
 
 def test_all_that_is_said_of_a_message_is_stored(host: Host) -> None:
     mine = producer(host)
-    when = datetime(2026, 1, 2, tzinfo=UTC)
+    when = datetime(2026, 1, 2, tzinfo=timezone.utc)
     mine.send(
         b"a", key="k", ordering_key=b"o", properties={"x": "1"}, sequence_id=7, event_time=when
     )
@@ -110,7 +110,7 @@ def test_a_message_that_can_not_be_is_refused_and_loses_no_other(host: Host) -> 
     with pytest.raises(InvalidMessageError, match="has 5 bytes, and maxMessageSize is 4"):
         mine.send(b"01234")
     with pytest.raises(InvalidMessageError, match="both deliver_at and deliver_after"):
-        mine.send(b"0", deliver_at=datetime.now(UTC), deliver_after=timedelta(1))
+        mine.send(b"0", deliver_at=datetime.now(timezone.utc), deliver_after=timedelta(1))
     with pytest.raises(InvalidMessageError, match="deliver_after below zero"):
         mine.send(b"0", deliver_after=timedelta(microseconds=-1))
     with pytest.raises(InvalidMessageError, match="ends beyond all times"):

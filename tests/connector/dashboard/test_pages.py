@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 
 import pulsar_spark
 from pulsar_spark import Admin, pulsar
+from pulsar_spark.connector.inspect.statistics.pulsar_stats import topic_stats
 from pulsar_spark.connector.runtime.system_topics.system_topics import DISPATCH
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.runtime.topics.topics import Root
@@ -47,9 +48,7 @@ def test_the_list_shows_each_topic_with_its_backlog(browser: FlaskClient) -> Non
 def test_a_topic_shows_its_subscriptions_its_past_and_what_is_delayed(
     browser: FlaskClient, reported: Place
 ) -> None:
-    stats = pulsar_spark.connector.inspect.statistics.pulsar_stats.topic_stats(
-        reported.root, TopicName.parse("orders")
-    )["subscriptions"]
+    stats = topic_stats(reported.root, TopicName.parse("orders"))["subscriptions"]
     text = words(page(browser, "/topic?name=orders"))
     for name, kind in (("billing", "Shared"), ("by-customer", "Key_Shared")):
         each = stats[name]
