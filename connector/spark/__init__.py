@@ -2,3 +2,5 @@
 
 No topic, no log: this room would serve another data source as well.
 """
+
+__all__ = ["acknowledgment_sink", "data_source", "session", "shipping", "stream_writer"]

@@ -2,3 +2,5 @@
 
 No rule of Pulsar's and no file: all that happens here happens in the other rooms.
 """
+
+__all__ = ["place"]

@@ -2,3 +2,5 @@
 
 Pure planning over cursors; reading files and talking to the broker is the connector's.
 """
+
+__all__ = ["admission", "partition_consumer", "stream_offset", "suspect_messages"]

@@ -2,3 +2,5 @@
 
 Nothing here knows a log, a broker or a consumer.
 """
+
+__all__ = ["described", "topic_name"]

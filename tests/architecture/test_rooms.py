@@ -33,7 +33,25 @@ def test_a_room_says_in_three_lines_what_lives_there_and_what_may_not() -> None:
         text = ast.get_docstring(tree) or ""
         lines = [line for line in text.splitlines() if line]
         assert 2 <= len(lines) <= 3, f"{room}/__init__.py has {len(lines)} lines, not two or three"
-        assert len(tree.body) == 1, f"{room}/__init__.py does more than say what it is"
+        named = [node for node in tree.body[1:] if not _public_modules(node)]
+        assert not named, f"{room}/__init__.py does more than name its public modules"
+
+
+def test_a_room_names_the_modules_that_others_import() -> None:
+    """A module that its room does not name is imported by its neighbours in the room alone."""
+    imported: dict[str, set[str]] = {room: set() for room in ROOM_OF.values()}
+    for file in FILES:
+        for other in _imports(file):
+            if ROOM_OF[other] != ROOM_OF[file]:
+                imported[ROOM_OF[other]].add(other.rsplit("/", 1)[1].removesuffix(".py"))
+    faces = {file.rsplit("/", 1)[0] for file in FACE}
+    for room in sorted(set(imported) - faces):
+        tree = ast.parse(FILES[f"{room}/__init__.py"])
+        public = [name for node in tree.body for name in _public_modules(node)]
+        assert public == sorted(imported[room]), (
+            f"{room}/__init__.py: other rooms import {sorted(imported[room])}. Name a module there"
+            " if others are meant to have it; else import one that is named."
+        )
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -52,6 +70,13 @@ def test_a_room_imports_only_what_stands_above_it_in_the_architecture() -> None:
     for room, imported in _room_imports().items():
         for other in imported:
             assert place[other] < place[room], f"{room} imports {other}, which stands below it"
+
+
+def _public_modules(node: ast.stmt) -> list[str]:
+    """The names in a room's `__all__`."""
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+        return list(ast.literal_eval(node.value))
+    return []
 
 
 def _room_imports() -> Mapping[str, set[str]]:

@@ -2,3 +2,5 @@
 
 Nothing is counted here that a view does not count: rows are summed, named and printed.
 """
+
+__all__ = ["internal_stats", "opentelemetry_gauges", "prometheus_text", "pulsar_stats"]

@@ -2,3 +2,5 @@
 
 Everything is read and nothing changed; what differs is a value, and never ends the looking.
 """
+
+__all__ = ["verified", "verify"]

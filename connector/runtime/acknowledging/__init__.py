@@ -2,3 +2,5 @@
 
 Entered by `acknowledgment_sink`; what a report means is the core's.
 """
+
+__all__ = ["acknowledgment_rows", "acknowledgment_writer", "outcome_rows", "transaction_conflicts"]

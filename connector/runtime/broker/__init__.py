@@ -2,3 +2,8 @@
 
 The step itself is `pulsar_spark/broker/machine`; here it gets its input and has its wishes done.
 """
+
+__all__ = [
+    "broker_heartbeat", "broker_input", "broker_sink", "broker_source", "broker_thread",
+    "embedded_broker",
+]  # fmt: skip

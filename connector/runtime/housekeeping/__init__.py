@@ -3,3 +3,5 @@
 Each is one commit that says what may go, or a few transactions; nothing is deleted without it, and
 no batch waits for it.
 """
+
+__all__ = ["compaction", "housekeeper", "redrive", "transaction_cleanup"]

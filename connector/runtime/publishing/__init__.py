@@ -2,3 +2,5 @@
 
 Entered by `stream_writer`; nothing here reads a message.
 """
+
+__all__ = ["message_routing", "message_writer", "outgoing_messages", "publishing"]

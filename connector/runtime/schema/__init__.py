@@ -2,3 +2,5 @@
 
 Rows are the sink's and the source's; this turns one column of them into bytes or back.
 """
+
+__all__ = ["schema_codec", "schema_records", "schema_registration"]

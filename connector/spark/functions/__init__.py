@@ -2,3 +2,5 @@
 
 They are made of the format's options; whatever they do, options alone could do too.
 """
+
+__all__ = ["acknowledging", "batch_transaction", "processing"]

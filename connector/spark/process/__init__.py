@@ -2,3 +2,5 @@
 
 Nothing here knows a topic.
 """
+
+__all__ = ["child_process", "java_home", "spark_home", "worker_process"]

@@ -2,3 +2,5 @@
 
 One file at a time; which files a topic has is the log's to say.
 """
+
+__all__ = ["content_digest", "ledger_file", "sequence_ids"]

@@ -2,3 +2,5 @@
 
 No rule of Pulsar's is decided here.
 """
+
+__all__ = ["command_line", "noun"]

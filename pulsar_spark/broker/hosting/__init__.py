@@ -2,3 +2,5 @@
 
 Every host uses this room, Spark's state store or another; the formats of shards and rows are here.
 """
+
+__all__ = ["broker_format", "broker_rows", "hosted_broker"]

@@ -2,3 +2,5 @@
 
 Pure: no clock, no files, no Spark; where its state is stored is `hosting`'s.
 """
+
+__all__ = ["pending_acknowledgments", "retention", "step"]

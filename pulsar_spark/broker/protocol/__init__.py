@@ -2,3 +2,5 @@
 
 Commands go in, `Ready` comes out; nothing here decides anything.
 """
+
+__all__ = ["commands", "policies", "ready", "wire_format"]

@@ -2,3 +2,5 @@
 
 No sink and no file: tasks of the connector's sink call these.
 """
+
+__all__ = ["batch_message_container", "hashing", "message_router"]

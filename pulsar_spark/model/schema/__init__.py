@@ -2,3 +2,5 @@
 
 Values and their bytes are the connector's; here is only what the log has to decide.
 """
+
+__all__ = ["avro_schema", "schema_info", "schema_registry"]
