@@ -118,7 +118,7 @@ pulsarlite topics remove-retention orders
 pulsarlite namespaces set-backlog-quota acme/eu --limit 10G --policy producer_request_hold
 ```
 ```python
-orders = pulsar_spark.Policies("orders", service_url="s3://bucket/prefix")  # or "acme/eu"
+orders = pulsar_spark.Admin("s3://bucket/prefix").policies("orders")  # or "acme/eu"
 orders.set(retention_time="3d", retention_size="10G")
 orders.get()  # {'retention_time': 259200, 'retention_size': 10737418240}
 orders.applied()["retention_time"]  # the value in effect, and its source

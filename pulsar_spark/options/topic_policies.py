@@ -1,6 +1,6 @@
 """The policies of a topic, of its namespace and of its root, declared once.
 
-Invariants: what is stored, checked, taken by `pulsar_spark.Policies` and the command line, and told
+Invariants: what is stored, checked, taken by `Admin.policies` and the command line, and told
 in docs/policies.md comes from the one table below; a topic's word comes before its namespace's,
 that before its root's, and that before the default, for each setting by itself; what is unknown is
 refused with the nearest name, and a value with what would be right. Times are stored in

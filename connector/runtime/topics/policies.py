@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -82,7 +83,7 @@ _log = logging.getLogger(__name__)
 class Policies:
     """The policies of a topic, of all topics of a namespace or of a root, and the effective ones.
 
-        orders = pulsar_spark.Policies("orders", service_url="s3://bucket/prefix")
+        orders = pulsar_spark.Admin("s3://bucket/prefix").policies("orders")
         orders.set(retention_time="3d", retention_size="10G")
         orders.get()                      # {'retention_time': 259200, 'retention_size': ...}
         orders.remove("retention_time", "retention_size")
@@ -92,21 +93,13 @@ class Policies:
     or step of the broker on, and nothing has to be started anew.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        service_url: str | None = None,
-        storage: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, root: Root, name: str) -> None:
         """`name` is a topic's (`orders`), a namespace's with its tenant (`acme/eu`), or `*`.
 
         `*` stands for the root: what it says holds in namespaces that say nothing.
 
-        Without `service_url` the environment's counts; `storage` are options of the object store.
         TopicNotFoundError if there is no such topic. A namespace need not be there.
         """
-        root = Root.at(service_url, storage)
         self._store, self._ledger = root.store, None
         self._namespace: NamespaceName | None = None
         if name == EVERY_NAMESPACE:
@@ -299,20 +292,28 @@ def receive_from(
     """The topic, for somebody who comes before its first message: made as by `open_or_create`.
 
     What is published to it then stays until a durable subscription has had it. The log says that it
-    was made: the name may be a typing error.
+    was made, as a warning if the name looks like another one mistyped.
     """
     check_domain(root, topic)
     if (ledger := root.open_found(topic)) is not None:
         return ledger
     near, _ = root.near(topic)
     ledger = open_or_create(root, topic, options, settings)
-    offer = f" Did you mean {near}? Then delete it." if near else ""
-    count = ledger.state.partitions
-    _log.warning(
+    name, count = topic.partitioned_topic_name, ledger.state.partitions
+    is_mistyped = _looks_mistyped(name, near)
+    _log.log(
+        logging.WARNING if is_mistyped else logging.INFO,
         "Topic %s did not exist, and was made to be read, with %s partition%s.%s",
-        topic.partitioned_topic_name, count, "" if count == 1 else "s", offer,
+        name, count, "" if count == 1 else "s",
+        f" Did you mean {near}? Then delete it." if is_mistyped else "",
     )  # fmt: skip
     return ledger
+
+
+def _looks_mistyped(name: str, near: str) -> bool:
+    """True if a letter or two differ; `jobs-1` beside `jobs-2` is no mistake."""
+    without_digits = [re.sub(r"\d", "", each) for each in (name, near)]
+    return abs(len(name) - len(near)) <= 1 and without_digits[0] != without_digits[1]
 
 
 def check_creation(root: Root, topic: TopicName, options: Options | None) -> int:

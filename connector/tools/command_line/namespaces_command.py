@@ -37,7 +37,7 @@ _NAMESPACE_OR_ALL: Final = argument(
 def _policies(root: Root, arguments: Namespace) -> Policies:
     name = arguments.namespace
     namespace = name if name == EVERY_NAMESPACE else str(NamespaceName.parse(name))
-    return Policies(namespace, service_url=root.service_url, storage=root.storage)
+    return Policies(root, namespace)
 
 
 def _list(admin: Admin, given: Namespace) -> Answer:

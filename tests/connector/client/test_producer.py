@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark import pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.connector.runtime.schema.schema_records import record_decoder, record_encoder
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import StorageError
 from pulsar_spark.pulsar.schema import (
@@ -137,7 +136,7 @@ def test_a_message_that_is_to_come_later_than_its_topic_allows_is_refused_alone(
     client: pulsar.Client, url: str
 ) -> None:
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=10)
-    policies = Policies("t", service_url=url)
+    policies = Admin(url).policies("t")
     policies.set(delayed_delivery_max_delay="1m")
     reported: list[Any] = []
     for minutes in (1, 60):
