@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_spark import Admin
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.runtime.topics.policies import (
