@@ -584,7 +584,7 @@ def _texts(**options: str | int | None) -> dict[str, str]:
 
 
 def _chunked(max_pending: int, gives_up: bool) -> dict[str, str]:
-    """Of a bound of 0 messages in the making none is given up."""
+    """The options of chunked messages: with a bound of 0 none in the making is given up."""
     return _texts(
         maxPendingChunkedMessage=max_pending or None,
         autoAckOldestChunkedMessageOnQueueFull=gives_up and max_pending > 0,
