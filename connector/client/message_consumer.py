@@ -679,7 +679,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         for topic_partition, number in again.items():  # whether or not it is heard that it was said
             consumers[topic_partition].requested_again = number
         up_to = self._pending.cumulative(self._client.subscription, consumers.keys())
-        self._run.report(self._offset, planned, {**requests, **again}, asking, up_to)
+        self._run.report(self._offset, planned, {**requests, **again}, up_to, asking)
         self._unreported = 0
         self._pending.sent(consumers)
         for topic_partition in asking:

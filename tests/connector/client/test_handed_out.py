@@ -346,3 +346,14 @@ def test_over_a_network_a_consumer_that_waits_for_messages_hands_over(
         assert received(first, 2_000) == []
         found += received(second, 500)
     assert found == values
+
+
+def test_a_cumulative_acknowledgement_counts_where_redelivery_is_requested_behind_it(
+    client: pulsar.Client,
+) -> None:
+    values = publish(client, 4)
+    consumer = subscribe(client, acknowledgments_group_time_millis=1000)
+    messages = [consumer.receive(1000) for _ in range(3)]
+    consumer.acknowledge_cumulative(messages[1])
+    consumer.redeliver_unacknowledged_messages()
+    assert received(consumer) == values[2:]
