@@ -23,6 +23,7 @@ BENCHMARKS = (
     ("benchmarks.deduplication",),
     ("benchmarks.duplicates",),
     ("benchmarks.broker",),
+    ("benchmarks.fairness",),
     ("benchmarks.subscriptions",),
     ("benchmarks.subscriptions", "--only", "idle", "--topics", "1000", "--embedded"),
     ("benchmarks.latency",),

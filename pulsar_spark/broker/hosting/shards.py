@@ -49,7 +49,7 @@ _PLAIN, _PACKED = b"\x00", b"\x01"
 
 
 Made = dict[str, Any]
-"""Shards with the objects of which a `ShardWriter` made them, for the next writer."""
+"""Results of a `ShardWriter`, with the objects of which it made them: for the next writer."""
 
 
 class ShardWriter:
