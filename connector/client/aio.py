@@ -195,7 +195,7 @@ class Consumer(AsyncWrapper[sync_consumer.Consumer]):
     async def batch_receive(self) -> list[Message]:
         """The messages that are there, up to the consumer's policy; it waits as the policy says."""
         with self.sync.batch() as batch:
-            while not batch.is_full:
+            while not self.sync.is_full(batch):
                 left_ms = batch.left_ms()
                 left_s = inf if left_ms is None else left_ms / 1000
                 try:

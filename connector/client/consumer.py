@@ -132,7 +132,7 @@ class Consumer(Receiver[MessageConsumer]):
         After an error the next call hands out what this one had taken.
         """
         with self.batch() as batch:
-            while not batch.is_full:
+            while not self.is_full(batch):
                 try:
                     message = self._receive(batch.left_ms(), self.reserve)
                 except client_errors.Timeout:
@@ -155,6 +155,10 @@ class Consumer(Receiver[MessageConsumer]):
             raise
         handed = {*map(id, self._engine.hand_out([each.received for each in batch.messages]))}
         batch.messages = [each for each in batch.messages if id(each.received) in handed]
+
+    def is_full(self, batch: Batch) -> bool:
+        """True if the batch is to be handed out."""
+        return batch.is_full or self._engine.queue.ends_batch
 
     def reserve(self) -> Message | None:
         """The next message of those that were fetched, for a batch."""

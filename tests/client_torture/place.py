@@ -214,13 +214,17 @@ class TurnsLoop(asyncio.BaseEventLoop):
             if not answered.done():
                 set_answer(answer)
 
+        def tell(set_answer: Callable[[Any], None], answer: Any) -> None:
+            if not self.is_closed():
+                self.call_soon_threadsafe(settle, set_answer, answer)
+
         def work() -> None:
             try:
                 answer = func(*args)
             except Exception as error:  # noqa: BLE001 - whoever awaits it gets it
-                self.call_soon_threadsafe(settle, answered.set_exception, error)
+                tell(answered.set_exception, error)
             else:
-                self.call_soon_threadsafe(settle, answered.set_result, answer)
+                tell(answered.set_result, answer)
 
         self._turns.spawn(self._turns.current.process, "executor", work)
         return answered

@@ -46,6 +46,16 @@ class ReceiverQueue:
         """True if `take` has a message."""
         return bool(self._ready)
 
+    @property
+    def ends_batch(self) -> bool:
+        """True if a batch has suspects, and the next message needs another report.
+
+        Else all of a batch would count as delivered, though its process ends before it is handed
+        out.
+        """
+        with self._lock:
+            return not self._ready and not self._reported.keys().isdisjoint(self._reserved)
+
     def put(self, messages: Iterable[ReceivedMessage], is_suspect: IsSuspect | None) -> None:
         """Add these, in order; from the first suspect on they are withheld."""
         with self._lock:

@@ -357,3 +357,20 @@ def test_a_cumulative_acknowledgement_counts_where_redelivery_is_requested_behin
     consumer.acknowledge_cumulative(messages[1])
     consumer.redeliver_unacknowledged_messages()
     assert received(consumer) == values[2:]
+
+
+def test_a_batch_ends_with_the_suspects_whose_delivery_was_reported(
+    pulsarlite: Place, client: pulsar.Client
+) -> None:
+    """Else a process that ends while it fills a batch counts what it was never handed."""
+    values = publish(client, 40)
+    policy = {"dead_letter_policy": pulsar.ConsumerDeadLetterPolicy(3), "options": LEASE}
+    first = shared(client, **policy)
+    assert first.receive(1000).data() == values[0]
+    first.abandon()
+    pulsarlite.clock.advance(seconds=10)
+    batches = pulsar.ConsumerBatchReceivePolicy(100, -1, 1000)
+    second = shared(client, batch_receive_policy=batches, **policy)
+    found = [batch for _ in range(6) if (batch := second.batch_receive())]
+    assert [len(each) for each in found] == [16, 16, 8]
+    assert sorted(each.data() for batch in found for each in batch) == sorted(values)
