@@ -11,6 +11,7 @@ numpy and no pyarrow; a test counts the modules.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,8 @@ if not TYPE_CHECKING:  # a type checker takes a misspelt name for any, where the
     def __getattr__(name: str) -> Any:
         if name not in _HOME_OF:
             message = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(message)
+            # With these Python offers the name that was meant.
+            raise AttributeError(message, name=name, obj=sys.modules[__name__])
         value = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = value
         return value

@@ -20,6 +20,9 @@ def test_both_names_are_one_package_with_one_class_of_each_name() -> None:
 def test_the_other_name_loads_as_little_and_runs_the_command() -> None:
     code = "import sys, pulsarlite; assert not {'pyspark', 'numpy', 'pyarrow'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
+    misspelt = [sys.executable, "-c", "import pulsarlite; pulsarlite.sesion"]
+    offered = subprocess.run(misspelt, check=False, capture_output=True, text=True).stderr
+    assert "Did you mean: 'session'?" in offered
     command = [sys.executable, "-m", "pulsarlite", "--version"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout == f"pulsarlite {pulsar_spark.__version__}\n"
