@@ -56,7 +56,7 @@ class NewLedger:
     def numbered(self, ledger_id: int, commit: int | None = None) -> LedgerInfo:
         """The ledger in the commit of that number."""
         embedded_in = None if self.embedded is None else commit
-        return LedgerInfo(ledger_id, *_IN_BOTH(self), embedded_in=embedded_in)
+        return LedgerInfo(*(ledger_id, *_IN_BOTH(self), embedded_in))
 
 
 _IN_BOTH: Final = attrgetter(*(each.name for each in fields(LedgerInfo)[1:-1]))

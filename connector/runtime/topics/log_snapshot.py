@@ -142,12 +142,11 @@ def _rows(table: pa.Table) -> Callable[[int], LedgerInfo]:
         if isinstance(rows, pa.Table):  # two threads may find it, and turn it into the same
             lists = (rows.column(name).to_pylist() for name in _SCHEMA.names)
             rows = held[0] = list(zip(*lists, strict=True))
-        *place, size_bytes, earliest, latest, due, sizes, length, crc32, digest, inside = rows[
-            number
-        ]
+        *given, sizes, length, crc32, digest, embedded_in = rows[number]
+        *place, size_bytes, earliest, latest, due = given
         batch_sizes = BatchSizes(tuple(zip(sizes[::2], sizes[1::2], strict=True)))
         seal = None if length is None else FileSeal(length, crc32)
-        given = [*place, batch_sizes, size_bytes, earliest, latest, due, seal, digest, inside]
-        return LedgerInfo(*given)
+        times = (earliest, latest, due)
+        return LedgerInfo(*place, batch_sizes, size_bytes, *times, seal, digest, embedded_in)
 
     return row
