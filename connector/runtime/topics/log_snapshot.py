@@ -146,7 +146,7 @@ def _rows(table: pa.Table) -> Callable[[int], LedgerInfo]:
         *place, size_bytes, earliest, latest, due = given
         batch_sizes = BatchSizes(tuple(zip(sizes[::2], sizes[1::2], strict=True)))
         seal = None if length is None else FileSeal(length, crc32)
-        times = (earliest, latest, due)
-        return LedgerInfo(*place, batch_sizes, size_bytes, *times, seal, digest, embedded_in)
+        more = [batch_sizes, size_bytes, earliest, latest, due, seal, digest, embedded_in]
+        return LedgerInfo(*place, *more)
 
     return row
