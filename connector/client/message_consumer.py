@@ -286,14 +286,9 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         remote, now_s = self.root.store.remote, self._clock.monotonic_s()
         reported_within_s = max(REPORTED_WITHIN_S, self._group_ms / 1000)
         due_s = self._handed_s + reported_within_s - now_s
-        if due_s > 0:
-            within_s = REMOTE_ATTENDED_WITHIN_S if remote else ATTENDED_WITHIN_S
-            quiet_s = now_s - self._polled_s
-            if quiet_s < within_s:
-                due_s = min(due_s, within_s - quiet_s)
-            elif remote or has_activity():
-                due_s = 0.0
-        if due_s <= 0:
+        within_s = REMOTE_ATTENDED_WITHIN_S if remote else ATTENDED_WITHIN_S
+        is_quiet = now_s - self._polled_s >= within_s
+        if due_s <= 0 or (is_quiet and (remote or has_activity())):
             self.poll()
             return 0.0
         return due_s

@@ -32,7 +32,7 @@ case "$*" in
     echo " in $PWD" >>"$LOG"
     case "$*" in
     *"pip install"*"[demo]"*) [ ! -e "$LOG.pip_fails" ] || exit 1 ;;
-    *"connector.spark.java_home"*) [ ! -e "$LOG.no_java" ] || {{ rm "$LOG.no_java"; exit 1; }} ;;
+    *"spark.process.java_home"*) [ ! -e "$LOG.no_java" ] || {{ rm "$LOG.no_java"; exit 1; }} ;;
     esac ;;
 esac
 """
