@@ -9,12 +9,10 @@ where that is Python's; `none` is a call that would have gone to the broker.
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
-
-import pulsar
-import pulsar.schema
 
 FILE = Path(__file__).with_name("wrong_arguments.json")
 
@@ -41,6 +39,8 @@ def made(kind: type, below: str, schema: Any) -> Any:
 
 
 def names() -> dict[str, Any]:
+    pulsar: Any = importlib.import_module("pulsar")
+    importlib.import_module("pulsar.schema")
     client = pulsar.Client("pulsar://localhost:1")
     client._client = Below()
     schemas = pulsar.schema
@@ -70,5 +70,6 @@ if __name__ == "__main__":
     known = names()
     calls = [call for call, *_ in json.loads(FILE.read_text(encoding="utf-8"))["calls"]]
     lines = ",\n".join(json.dumps(answer(call, known)) for call in calls)
-    text = f'{{"version": "{pulsar.__version__}", "calls": [\n{lines}\n]}}\n'
+    version = known["pulsar"].__version__
+    text = f'{{"version": "{version}", "calls": [\n{lines}\n]}}\n'
     FILE.write_text(text, encoding="utf-8")

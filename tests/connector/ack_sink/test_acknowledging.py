@@ -396,7 +396,7 @@ def test_a_sink_acknowledges_cumulatively_within_a_batch(place: Root, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "told"),
+    ("name", "kind", "reported"),
     [
         ("s", "Cumulative", r"which is Shared: .* Nothing was acknowledged"),
         ("ss", "Individual", r"no subscription ss\. Did you mean s\? Nothing"),

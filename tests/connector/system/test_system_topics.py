@@ -50,7 +50,7 @@ def test_all_records_come_back_those_aside_last(root: Path, size: int) -> None:
 
 @pytest.mark.parametrize("size", [400, 4 * APART_BYTES])
 @pytest.mark.parametrize(
-    "wanted", [{"a"}, {"b", "c"}, {"c", "\x00shard/1"}, {"\x00shard/3"}, {"x"}]
+    "requested", [{"a"}, {"b", "c"}, {"c", "\x00shard/1"}, {"\x00shard/3"}, {"x"}]
 )
 def test_records_are_chosen_by_name(root: Path, size: int, requested: set[str]) -> None:
     topic = SystemTopic(Root(str(root), {}), DISPATCH)

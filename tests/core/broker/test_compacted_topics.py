@@ -54,7 +54,7 @@ READS = subscribe("a", EXCLUSIVE, read_compacted=True)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         [[*LEDGERS], [KEPT], [TRIMMED]],
         [[*LEDGERS, KEPT, TRIMMED]],
