@@ -21,6 +21,7 @@ from pulsar_spark.connector.runtime.housekeeping.transaction_cleanup import forg
 from pulsar_spark.connector.runtime.publishing.publishing import commit_as_one
 from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.runtime.topics import managed_ledger
+from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage import local_store
@@ -56,7 +57,11 @@ def sink(folder: Path) -> None:
         for topic in (*TOPICS, str(COMMANDS)):  # logs are given up, so that decisions are forgotten
             path = TopicName.parse(topic).storage_path
             store = open_store(str(folder / "root"))
-            ManagedLedger.open_anew(store, path, grace_ms=0).write_snapshot()
+            ledger = ManagedLedger.open_anew(store, path, grace_ms=0)
+            keeper = LedgerStore(ledger, grace_ms=0)
+            keeper.merge_small_files()
+            keeper.sweep()
+            ledger.write_snapshot()
         forget_decisions(Root.of(options))
 
 
