@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; ./run does the work and needs no make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture programs record-programs day cluster mutants models benchmark notebooks docs wheel clean
+.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture programs record-programs day cluster mutants models benchmark notebooks docs site wheel clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,9 @@ notebooks: ## Run the notebooks and store their outputs: make notebooks NAMES="0
 
 docs: ## Write the docs that are made from the code
 	./run python -m docs.generate
+
+site: ## Build the site into build/site, from docs/ and the notebooks; links are checked
+	NO_MKDOCS_2_WARNING=1 ./run python -m mkdocs build --strict
 
 wheel: ## Build wheel and sdist into dist/
 	./run python -m build

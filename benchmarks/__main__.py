@@ -23,6 +23,7 @@ BENCHMARKS = (
     ("benchmarks.deduplication",),
     ("benchmarks.duplicates",),
     ("benchmarks.broker",),
+    ("benchmarks.fairness",),
     ("benchmarks.subscriptions",),
     ("benchmarks.subscriptions", "--only", "idle", "--topics", "1000", "--embedded"),
     ("benchmarks.latency",),
@@ -31,6 +32,7 @@ BENCHMARKS = (
     ("benchmarks.takeover",),
     ("benchmarks.client",),
     ("benchmarks.many_topics",),
+    ("benchmarks.consumers",),
     ("benchmarks.tracing",),
 )
 NAMES = sorted({command[0].removeprefix("benchmarks.") for command in BENCHMARKS})

@@ -30,6 +30,7 @@ from pulsar_spark.log.producing.hashing import java_string_hash_many
 from pulsar_spark.log.producing.message_router import partitions_of_keys
 from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Options
+from pulsar_spark.state.deduplication_processor import deduplicate
 
 Ids = NDArray[np.int64]
 ROWS_AT_ONCE = 10_000
@@ -129,7 +130,7 @@ def in_the_state_store(
     schema = "value string, key string, producer_name string, sequence_id long"
     frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
     name = f"state-{deduplicated}"
-    sent = pulsar_spark.deduplicate(frame) if deduplicated else frame
+    sent = deduplicate(frame) if deduplicated else frame
     writer = sent.writeStream.format("pulsarlite").option("topic", name)
     writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{name}"))
     started = time.perf_counter()

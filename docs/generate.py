@@ -118,7 +118,7 @@ pulsarlite topics remove-retention orders
 pulsarlite namespaces set-backlog-quota acme/eu --limit 10G --policy producer_request_hold
 ```
 ```python
-orders = pulsar_spark.Policies("orders", service_url="s3://bucket/prefix")  # or "acme/eu"
+orders = pulsar_spark.Admin("s3://bucket/prefix").policies("orders")  # or "acme/eu"
 orders.set(retention_time="3d", retention_size="10G")
 orders.get()  # {'retention_time': 259200, 'retention_size': 10737418240}
 orders.applied()["retention_time"]  # the value in effect, and its source
@@ -126,11 +126,15 @@ orders.remove("retention_time", "retention_size")
 ```
 
 **The value in effect**, for each setting by itself: an option of the sink or source, where there is
-one; else the topic's; else its namespace's; else the default. `get-... --applied` prints it with
-its source. `policies` prints all; `--json` prints times in seconds and sizes in bytes.
+one; else the topic's; else its namespace's; else its root's; else the default. `get-... --applied`
+prints it with its source. `policies` prints all; `--json` prints times in seconds and sizes in
+bytes. A root's policies are set under the name `*`, as Pulsar's broker has settings for all topics:
+`pulsarlite namespaces set-deduplication '*' --enable` (`brokerDeduplicationEnabled`),
+`pulsarlite namespaces set-non-persistent-topics '*' --disable` (`enableNonPersistentTopics`).
 
 **When**: nothing has to be restarted. A topic's value takes effect with the broker's next step, a
-namespace's within five seconds; in a sink and a producer with their next publication.
+namespace's and a root's within five seconds (over a network two and ten minutes); in a sink and a
+producer with their next publication.
 
 | policy | setting | takes | default | what it does |
 | --- | --- | --- | --- | --- |

@@ -20,15 +20,11 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.client.client import Client
     from pulsar_spark.connector.inspect.verification.verify import verify
     from pulsar_spark.connector.inspect.views.queue_dataset import dataset
-    from pulsar_spark.connector.runtime.housekeeping.redrive import redrive
-    from pulsar_spark.connector.runtime.system_topics.subscription_admin import (
-        redeliver_unacknowledged_messages,
-    )
-    from pulsar_spark.connector.runtime.topics.policies import Policies
-    from pulsar_spark.connector.spark.data_source import register, stats
+    from pulsar_spark.connector.spark.data_source import register
     from pulsar_spark.connector.spark.functions.acknowledging import (
         acknowledge,
         acknowledge_cumulative,
+        acknowledgements,
         negative_acknowledge,
         reconsume_later,
     )
@@ -44,53 +40,46 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.tools.admin.admin import Admin
     from pulsar_spark.errors import PulsarliteError
     from pulsar_spark.state.broker_query import standalone
-    from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Admin", "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater",
-    "__version__", "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate",
-    "negative_acknowledge", "process", "reconsume_later",
-    "redeliver_unacknowledged_messages", "redrive", "register", "session", "ship", "standalone",
-    "stats", "transaction", "verify",
+    "Admin", "Client", "Message", "PulsarliteError", "Reject", "RetryLater", "__version__",
+    "acknowledge", "acknowledge_cumulative", "acknowledgements", "dataset", "negative_acknowledge",
+    "process", "reconsume_later", "register", "session", "ship", "standalone", "transaction",
+    "verify",
 ]  # fmt: skip
 
 _HOME_OF = {
     "Admin": "pulsar_spark.connector.tools.admin.admin",
     "Client": "pulsar_spark.connector.client.client",
     "Message": "pulsar_spark.connector.spark.functions.processing",
-    "Policies": "pulsar_spark.connector.runtime.topics.policies",
     "PulsarliteError": "pulsar_spark.errors",
     "Reject": "pulsar_spark.connector.spark.functions.processing",
     "RetryLater": "pulsar_spark.connector.spark.functions.processing",
     "acknowledge": "pulsar_spark.connector.spark.functions.acknowledging",
     "acknowledge_cumulative": "pulsar_spark.connector.spark.functions.acknowledging",
+    "acknowledgements": "pulsar_spark.connector.spark.functions.acknowledging",
     "dataset": "pulsar_spark.connector.inspect.views.queue_dataset",
-    "deduplicate": "pulsar_spark.state.deduplication_processor",
     "negative_acknowledge": "pulsar_spark.connector.spark.functions.acknowledging",
     "process": "pulsar_spark.connector.spark.functions.processing",
     "reconsume_later": "pulsar_spark.connector.spark.functions.acknowledging",
-    "redeliver_unacknowledged_messages": (
-        "pulsar_spark.connector.runtime.system_topics.subscription_admin"
-    ),
-    "redrive": "pulsar_spark.connector.runtime.housekeeping.redrive",
     "register": "pulsar_spark.connector.spark.data_source",
     "session": "pulsar_spark.connector.spark.session",
     "ship": "pulsar_spark.connector.spark.shipping",
     "standalone": "pulsar_spark.state.broker_query",
-    "stats": "pulsar_spark.connector.spark.data_source",
     "transaction": "pulsar_spark.connector.spark.functions.batch_transaction",
     "verify": "pulsar_spark.connector.inspect.verification.verify",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
 
+if not TYPE_CHECKING:  # a type checker takes a misspelt name for any, where there is a __getattr__
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME_OF:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 class ServerError(str, Enum):
     """Why a request was refused: names of Pulsar's wire protocol, where it has one."""
 
+    METADATA_ERROR = "MetadataError"
     CONSUMER_BUSY = "ConsumerBusy"
     CONSUMER_ASSIGN_ERROR = "ConsumerAssignError"
     CONSUMER_NOT_FOUND = "ConsumerNotFound"

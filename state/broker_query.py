@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -52,7 +52,7 @@ from pulsar_spark.connector.runtime.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.runtime.system_topics.broker_offset import BrokerOffset
 from pulsar_spark.connector.runtime.system_topics.hosted_topics import FollowedTopics
 from pulsar_spark.connector.runtime.system_topics.system_topics import DISPATCH, SystemTopic
-from pulsar_spark.connector.runtime.topics.topics import Root, options_of
+from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.spark.process.worker_process import (
     leave_if_hung_up,
     spare_the_garbage_collector,
@@ -69,7 +69,7 @@ from pulsar_spark.errors import (
     StaleCheckpointError,
 )
 from pulsar_spark.model.described import Described
-from pulsar_spark.options.options import STORAGE_PREFIX, Options
+from pulsar_spark.options.options import Options
 from pulsar_spark.state.broker_processor import BrokerProcessor
 from pulsar_spark.version import __version__
 
@@ -407,31 +407,27 @@ def standalone(
     spark: SparkSession | None,
     service_url: str | None = None,
     *,
+    storage: Mapping[str, str] | None = None,
     checkpoint: str | None = None,
     state_partitions: int = 1,
     embedded: bool = False,
     standby: bool | Callable[[], bool] = False,
     is_over: Callable[[], bool] = lambda: False,
-    **options: object,
 ) -> Broker:
     """Start the broker of the topics below `service_url`, in this Spark application.
 
     `embedded` makes it a thread of this process, which needs no Spark (None will do): each message
     comes sooner, and the machine has less to do, but it is one core's work at most.
     `checkpoint` is a folder that Spark can write (on a cluster a Hadoop file system); by default
-    one below a local root, else one in the home folder. `options` are `storage.*` options of an
-    object store. BrokerBusyError if a broker serves that root and lives, unless this one is on
+    one below a local root, else one in the home folder. `storage` are options of the object store.
+    BrokerBusyError if a broker serves that root and lives, unless this one is on
     `standby`: then it waits until that one is gone, or has not shown life for ten seconds; where
     that is a function, as long as it says so. A wait for another that may be gone ends soon after
     it `is_over`, with BrokerBusyError. Who was on standby deletes a local checkpoint of its
     own from which others did not go on, once it serves. SparkNotReadyError if Spark lacks
     something, with what to set.
     """
-    _check_options(options)
-    given = {name: str(value) for name, value in options.items()}
-    if service_url is not None:
-        given["serviceUrl"] = str(service_url)
-    root = Root.of(options_of(given))
+    root = Root.at(service_url, storage)
     if state_partitions < 1:
         raise InvalidOptionError(f"state_partitions is {state_partitions}: it has to be 1 or more.")
     folder = ""
@@ -466,15 +462,6 @@ def standalone(
     except BaseException:
         heartbeat.remove()
         raise
-
-
-def _check_options(options: Iterable[str]) -> None:
-    for name in options:
-        if name != "serviceUrl" and not name.startswith(STORAGE_PREFIX):
-            raise InvalidOptionError(
-                "standalone() takes checkpoint, state_partitions, embedded, standby, and options "
-                f"of an object store, {STORAGE_PREFIX}NAME. {name} is none of these."
-            )
 
 
 def check_spark(spark: SparkSession, checkpoint: str) -> None:

@@ -25,7 +25,7 @@ _POM = """\
   <modelVersion>4.0.0</modelVersion>
   <groupId>peers</groupId> <artifactId>peer</artifactId> <version>1</version>
   <dependencyManagement><dependencies>{managed}</dependencies></dependencyManagement>
-  <dependencies>{wanted}</dependencies>
+  <dependencies>{requested}</dependencies>
 </project>
 """
 _DEPENDENCY = """

@@ -90,7 +90,7 @@ _UNSIGNED: Final = frozenset({
 _AT_LEAST: Final = {
     "max_pending_messages": (0, "maxPendingMessages needs to be >= 0"),
     "max_pending_messages_across_partitions": (0, "maxPendingMessages needs to be >=0"),
-    "batching_max_messages": (1, "batchingMaxMessages needs to be greater than 1"),
+    "batching_max_messages": (2, "batchingMaxMessages needs to be greater than 1"),
     "negative_ack_redelivery_delay_ms": (0, "negative_ack_redelivery_delay_ms needs to be >= 0"),
     "pattern_auto_discovery_period": (0, "pattern_auto_discovery_period needs to be >= 0"),
     "operation_timeout_seconds": (0, "operation_timeout_seconds needs to be >= 0"),
@@ -131,6 +131,8 @@ def _check_value(name: str, value: Any) -> None:
         raise TypeError(f"Argument {name} is {value}: it takes 0 or more.")
     if name in _AT_LEAST and value < _AT_LEAST[name][0]:
         raise ValueError(_AT_LEAST[name][1])
+    if name == "replicate_subscription_state_enabled" and not isinstance(value, int):
+        raise TypeError(f"Argument {name} is {value!r}: it takes True or False.")
     if name in _CALLED and not callable(value):
         raise ValueError(f"Argument {name} is {value!r}, which can't be called.")
     if name == "unacked_messages_timeout_ms" and 0 < value < LEAST_ACK_TIMEOUT_MS:

@@ -154,6 +154,8 @@ class Client(AbstractContextManager["Client"], Described):
         """
         check_arguments(CLIENT, locals())
         check_logger(logger)
+        if not service_url:
+            raise ValueError("Argument service_url is empty: give a folder, memory:// or s3://.")
         if service_url.startswith(CLUSTERS):
             raise client_errors.InvalidUrl(a_cluster(service_url))
         if broker not in ("embedded", None):
@@ -168,7 +170,7 @@ class Client(AbstractContextManager["Client"], Described):
         self._forks = _forks.count
         self._lock = threading.Lock()
         self._made: list[Producer | Consumer | Reader] = []
-        self._is_closed = False
+        self._is_closed = self._is_shut_down = False
         self._broker: SharedBroker | None = None
         _open.add(self)
         if broker == "embedded" or service_url.startswith(MEMORY):
@@ -219,7 +221,7 @@ class Client(AbstractContextManager["Client"], Described):
             compressionType=compression_type.name.upper(),
             batchingEnabled=batching_enabled,
             batchingMaxMessages=batching_max_messages,
-            batchingMaxBytes=batching_max_allowed_size_in_bytes,
+            batchingMaxBytes=max(1, batching_max_allowed_size_in_bytes),
             batcherBuilder=_BATCHERS[batching_type] if batching_enabled else None,
             chunkingEnabled=chunking_enabled,
             messageRoutingMode=None if message_router else _ROUTING[message_routing_mode],
@@ -297,9 +299,10 @@ class Client(AbstractContextManager["Client"], Described):
             ackTimeout=unacked_messages_timeout_ms and f"{unacked_messages_timeout_ms}ms",
             negativeAckRedeliveryDelay=f"{negative_ack_redelivery_delay_ms}ms",
             readCompacted=is_read_compacted,
-            maxPendingChunkedMessage=max_pending_chunked_message,
-            autoAckOldestChunkedMessageOnQueueFull=auto_ack_oldest_chunked_message_on_queue_full,
             enableRetry=retry_enable,
+        )
+        given |= _chunked(
+            max_pending_chunked_message, auto_ack_oldest_chunked_message_on_queue_full
         )
         most = max_total_receiver_queue_size_across_partitions
         given |= _texts(maxTotalReceiverQueueSizeAcrossPartitions=most)
@@ -307,7 +310,7 @@ class Client(AbstractContextManager["Client"], Described):
         given |= _dead_letters(dead_letter_policy) | _key_shared(consumer_type, key_shared_policy)
         return self._consumer(
             given | dict(options or {}),
-            str(TopicName.parse(topic)) if isinstance(topic, str) else subscription_name,
+            _topic_of(topic) or subscription_name,
             schema,
             batch_receive_policy or DEFAULT_BATCH_RECEIVE,
             inclusive=start_message_id_inclusive,
@@ -403,15 +406,24 @@ class Client(AbstractContextManager["Client"], Described):
     # -- its end -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all that it made, and the embedded broker if no other client has it."""
+        """Close all that it made, and the embedded broker if no other client has it.
+
+        After `shutdown` this does nothing.
+        """
+        if self._is_shut_down:
+            return
         self.check_open()
         with ExitStack() as closing:
-            closing.callback(self.shutdown)
+            closing.callback(self._leave)
             for each in list(self._made):
                 closing.callback(each.close)
 
     def shutdown(self) -> None:
-        """Go at once: what it made is not told."""
+        """Leave at once: what it made reports nothing more."""
+        self._is_shut_down = not self._is_closed
+        self._leave()
+
+    def _leave(self) -> None:
         _open.discard(self)
         self._is_closed = True
         broker, self._broker = self._broker, None
@@ -425,7 +437,7 @@ class Client(AbstractContextManager["Client"], Described):
         if self._forks != _forks.count or not (folder is None or Path(folder).parent.is_dir()):
             return
         with ExitStack() as closing:
-            closing.callback(self.shutdown)
+            closing.callback(self._leave)
             for each in list(self._made):
                 closing.callback(each.end_with_process)
 
@@ -559,9 +571,24 @@ def _check_consumer(given: Mapping[str, Any]) -> None:
         raise client_errors.InvalidConfiguration(str(error)) from error
 
 
+def _topic_of(topic: Topics) -> str | None:
+    """The name of one topic, or the pattern; several topics have none."""
+    if isinstance(topic, re.Pattern):
+        return topic.pattern
+    return str(TopicName.parse(topic)) if isinstance(topic, str) else None
+
+
 def _texts(**options: str | int | None) -> dict[str, str]:
     """Options as texts, without those that say nothing."""
     return {name: str(value) for name, value in options.items() if value or value == 0}
+
+
+def _chunked(max_pending: int, gives_up: bool) -> dict[str, str]:
+    """The options of chunked messages: with a bound of 0 none in the making is given up."""
+    return _texts(
+        maxPendingChunkedMessage=max_pending or None,
+        autoAckOldestChunkedMessageOnQueueFull=gives_up and max_pending > 0,
+    )
 
 
 def _key_shared(kind: ConsumerType, policy: ConsumerKeySharedPolicy | None) -> dict[str, str]:

@@ -7,6 +7,7 @@ Pulsarlite's own error as its cause, and that error's text, which says what to d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -180,7 +181,10 @@ _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
 )
 """Pulsarlite's error -> the client's; the first that fits."""
 
-_BY_NAME: Final = {kind.__name__: kind for kind in PulsarException.__subclasses__()}
+_BY_NAME: Final = {
+    **{kind.__name__: kind for kind in PulsarException.__subclasses__()},
+    errors.ServerError.METADATA_ERROR.value: BrokerMetadataError,
+}
 
 
 def exception_of(error: Exception) -> PulsarException:
@@ -193,6 +197,15 @@ def exception_of(error: Exception) -> PulsarException:
         if isinstance(error, kind):
             return named(str(error))
     return UnknownError(str(error))
+
+
+def is_open(check: Callable[[], None]) -> bool:
+    """True if that check, which raises AlreadyClosed, passes."""
+    try:
+        check()
+    except PulsarException:
+        return False
+    return True
 
 
 def may_pass(error: PulsarException) -> bool:

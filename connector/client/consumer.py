@@ -25,6 +25,7 @@ from pulsar_spark.connector.client.receiver import Receiver
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.runtime.reading.received_message import ReceivedMessage
+from pulsar_spark.connector.runtime.system_topics.hosted_topics import FollowedTopics
 from pulsar_spark.connector.runtime.system_topics.lease import Lease
 from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask
 from pulsar_spark.connector.storage.clock import Clock
@@ -168,10 +169,16 @@ class Consumer(Receiver[MessageConsumer]):
         return False
 
     def pause_message_listener(self) -> None:
-        """Hand the listener no more messages for now; one may be under way."""
+        """Hand the listener no more messages for now; one may be under way.
+
+        InvalidConfiguration if the consumer has no listener.
+        """
+        self._check_listener()
         self._is_listening = False
 
     def resume_message_listener(self) -> None:
+        """Hand the listener messages again. InvalidConfiguration as of pausing."""
+        self._check_listener()
         self._is_listening = True
 
     # -- acknowledging -------------------------------------------------------------------------
@@ -241,8 +248,12 @@ class Consumer(Receiver[MessageConsumer]):
             self._engine.reconsume_later(message.received, delay_ms, properties, _text(error))
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have all messages delivered again that were received and not acknowledged."""
-        self._check_open()
+        """Have all messages delivered again that were received and not acknowledged.
+
+        A closed consumer does nothing: it has given all back.
+        """
+        if self._is_closed:
+            return
         with translated():
             self._engine.redeliver_unacknowledged_messages()
 
@@ -299,6 +310,10 @@ class Consumer(Receiver[MessageConsumer]):
 
     # -- inside --------------------------------------------------------------------------------
 
+    def _check_listener(self) -> None:
+        if self._end_listening is None:
+            raise client_errors.InvalidConfiguration("This consumer has no message_listener.")
+
     @property
     def _subscription(self) -> str | None:
         return self.subscription_name()
@@ -317,7 +332,11 @@ class Consumer(Receiver[MessageConsumer]):
         }
 
     def _until(self, is_done: Callable[[], bool]) -> None:
-        """Take in news until that holds; Timeout if it does not in `operation_timeout_seconds`."""
+        """Take in news until that holds.
+
+        Timeout if it does not in `operation_timeout_seconds`, ServiceUnitNotReady if the broker has
+        quarantined one of the topics.
+        """
         begun_s, wait_s = self._clock.monotonic_s(), self._engine.options["drainTimeout"] / 1000
         while True:
             with translated():
@@ -329,11 +348,22 @@ class Consumer(Receiver[MessageConsumer]):
             quiet_s = self._clock.monotonic_s() - begun_s
             left_s = wait_s - quiet_s
             if left_s <= 0 or not self._pause(quiet_s, left_s):
+                with translated():
+                    self._check_quarantine()
                 url = self._engine.root.service_url
                 raise client_errors.Timeout(
                     f"Pulsar error: TimeOut. The broker of {url} did not answer. Start one "
                     f"(pulsarlite standalone --service-url {url}), or make the client with "
                     'broker="embedded".'
+                )
+
+    def _check_quarantine(self) -> None:
+        hosted = FollowedTopics(self._engine.root)
+        hosted.follow()
+        for topic_partition in sorted(self._engine.partitions()):
+            if (found := hosted.quarantined.get(topic_partition)) is not None:
+                raise client_errors.ServiceUnitNotReady(
+                    f"The broker has quarantined {topic_partition}: {found.error}"
                 )
 
     def _await_receipt(self) -> None:

@@ -157,11 +157,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         return self._client.is_closed
 
     @property
-    def is_unreported(self) -> bool:
-        """True if messages were handed out that no report has named."""
-        return self.queue.is_unreported
-
-    @property
     def active_s(self) -> float:
         """When there was news last."""
         return self._run.active_s
@@ -259,6 +254,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 if planned is None:
                     if self._asking or not self._waits_for_others:
                         self._report()
+                    elif self._run.may_report:  # the broker may wait for what it asked back
+                        self._send(self._offset)
                     return False
                 self._take(planned)
             return True
@@ -470,7 +467,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             self._unsubscribing = {}
             if any(self._client.backlog(topic_partition) is not None for topic_partition in left):
                 raise BrokerRefusedError(
-                    ServerError.NOT_ALLOWED_ERROR,
+                    ServerError.METADATA_ERROR,
                     f"Subscription {self._client.subscription} has other consumers: whoever is "
                     "alone can delete it.",
                 )
@@ -682,7 +679,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         for topic_partition, number in again.items():  # whether or not it is heard that it was said
             consumers[topic_partition].requested_again = number
         up_to = self._pending.cumulative(self._client.subscription, consumers.keys())
-        self._run.report(self._offset, planned, {**requests, **again}, asking, up_to)
+        self._run.report(self._offset, planned, {**requests, **again}, up_to, asking)
         self._unreported = 0
         self._pending.sent(consumers)
         for topic_partition in asking:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.arguments import check_texts
-from pulsar_spark.connector.client.client_errors import Result, exception_of, translated
+from pulsar_spark.connector.client.client_errors import Result, exception_of, is_open, translated
 from pulsar_spark.connector.client.client_settings import check_type, check_type_or_none
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_producer import (
@@ -43,6 +43,7 @@ _ARGUMENTS: Final[Mapping[str, type]] = {
 }  # fmt: skip
 """The arguments of a message beside its content, in the order of `_row`."""
 _BEYOND: Final = 1 << 63
+_NO_DELAY: Final = timedelta(0)
 _log = logging.getLogger(__name__)
 
 
@@ -76,7 +77,7 @@ class Producer(Described):
         return self._engine.last_sequence_id
 
     def is_connected(self) -> bool:
-        return not self._is_closed
+        return is_open(self._check_open)
 
     def is_full(self) -> bool:
         """True if as many messages wait as may; 0 is no bound, as in Pulsar."""
@@ -254,7 +255,7 @@ class Producer(Described):
             sequence_id,
             None if event_timestamp is None else _time(event_timestamp),
             None if deliver_at is None else _time(deliver_at),
-            deliver_after,
+            None if deliver_after is None else max(deliver_after, _NO_DELAY),
         )
         partition = None if self._router is None else self._routed(value, topic_partition)
         return self._engine.row(value, *topic_partition, partition)
@@ -312,8 +313,11 @@ def _check_arguments(arguments: tuple[Any, ...]) -> None:
     for name, given in zip(_ARGUMENTS, arguments, strict=True):
         if isinstance(given, int) and not -_BEYOND <= given < _BEYOND:
             raise TypeError(f"Argument {name} is {given}, which 64 bits do not hold.")
-    if arguments[3] is not None and arguments[3] < 0:
+    sequence_id, deliver_at = arguments[3], arguments[5]
+    if sequence_id is not None and sequence_id < 0:
         raise ValueError("sequenceId needs to be >= 0")
+    if deliver_at is not None and deliver_at < 0:
+        raise TypeError(f"Argument deliver_at is {deliver_at}: it takes 0 or more.")
 
 
 def _check_replication(clusters: object, is_disabled: object) -> None:

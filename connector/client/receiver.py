@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from pulsar_spark.connector.client import client_errors
-from pulsar_spark.connector.client.client_errors import translated
+from pulsar_spark.connector.client.client_errors import is_open, translated
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.client.shared_broker import SharedBroker
@@ -101,7 +101,7 @@ class Receiver(Described, Generic[E]):
         return self._topic
 
     def is_connected(self) -> bool:
-        return not self._is_closed
+        return is_open(self._check_open)
 
     def fetch(self) -> bool:
         """Look for messages; whether there is one now."""
@@ -147,8 +147,10 @@ class Receiver(Described, Generic[E]):
     def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message, of its last partition that has any.
 
-        `earliest` if there is none.
+        `earliest` if there is none. NotConnected if this is closed.
         """
+        if not self.is_connected():
+            raise client_errors.NotConnected("Pulsar error: NotConnected")
         with translated():
             last = self._last_messages()
         return last[max(last)] if last else MessageId.earliest

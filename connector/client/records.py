@@ -25,6 +25,7 @@ from pulsar_spark.connector.runtime.schema.schema_records import (
     fastavro,
     finite_or_text,
     reading_records_of,
+    with_bounded_indexes,
 )
 from pulsar_spark.errors import MissingPackageError
 from pulsar_spark.model.schema.schema_info import SchemaInfo, SchemaType
@@ -408,6 +409,7 @@ class AvroSchema(Schema):
         super().__init__(SchemaInfo(SchemaType.AVRO, json.dumps(definition)))
         self._avro = fastavro()
         self._parsed = self._avro.parse_schema(definition)
+        self._read = with_bounded_indexes(self._parsed)
         self._resolved: dict[str, tuple[Any, Any]] = {}
         """The parsed definitions of writer and reader, by the writer's definition."""
 
@@ -421,14 +423,15 @@ class AvroSchema(Schema):
         return buffer.getvalue()
 
     def decode(self, data: bytes) -> Any:
-        return self._decoded(data, self._parsed)
+        return self._decoded(data, self._read)
 
     def decode_written(self, data: bytes, written_with: SchemaInfo | None) -> Any:
         """The value. A writer's records may have other names, as in Pulsar's client."""
         if written_with is None or written_with == self.info:
             return self.decode(data)
         if (known := self._resolved.get(written_with.definition)) is None:
-            writer = self._avro.parse_schema(json.loads(written_with.definition))
+            parsed = self._avro.parse_schema(json.loads(written_with.definition))
+            writer = with_bounded_indexes(parsed)
             reader = reading_records_of(self._avro, self._parsed, self.info, written_with)
             known = self._resolved[written_with.definition] = writer, reader
         return self._decoded(data, *known)

@@ -8,8 +8,7 @@ Follows Spark's `KafkaSourceProvider`.
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -27,7 +26,7 @@ from pulsar_spark.model.topic_name import TopicName
 from pulsar_spark.options.options import Scope
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from pulsar_spark.connector.spark.stream_reader import PulsarliteReader, PulsarliteStreamReader
     from pulsar_spark.connector.spark.stream_writer import (
@@ -133,24 +132,3 @@ def register(spark: SparkSession) -> None:
     except PySparkException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-
-
-def stats(
-    spark: SparkSession,
-    service_url: str | None = None,
-    topic: str | None = None,
-    *,
-    topics: Iterable[str] | None = None,
-    topics_pattern: str | None = None,
-    as_of: str | int | dt.datetime | None = None,
-    storage: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """Statistics by the names that Pulsar's `topics stats` has for them: a row a topic partition.
-
-    The view `stats` of docs/views.md, with the arguments of `pulsar_spark.dataset`.
-    """
-    from pulsar_spark.connector.inspect.views.queue_view import view_options
-
-    register(spark)
-    given = view_options("stats", service_url, topic, topics, topics_pattern, as_of, storage)
-    return spark.read.format("pulsarlite").options(**given).load()

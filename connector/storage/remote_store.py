@@ -172,11 +172,15 @@ class RemoteStore(ObjectStore):
         """As of ObjectStore, once a process: three requests, and a fourth at a new root."""
         if self._has_checked_writes:
             return
+
+        def lists() -> bool:
+            return any(each.path == CHECKED for each in self.files(""))
+
         is_new = self.create(CHECKED, _CHECKED_TEXT)
         asked: list[Callable[[], object]] = [
             lambda: is_new and self.create(CHECKED, _CHECKED_TEXT),
             lambda: self.compare_and_swap(CHECKED, _NO_TOKEN, _CHECKED_TEXT),
-            lambda: any(each.path == CHECKED for each in self.files("")),
+            lists,
         ]
         is_created_twice, is_swapped, is_listed = self.answers(lambda ask: ask(), asked)
         if is_created_twice or is_swapped:
@@ -188,7 +192,9 @@ class RemoteStore(ObjectStore):
                 "Google, Azure, MinIO and R2 do, or a version of this one that does."
             )
         if not is_listed:
-            raise not_listed(self.root, f"File {CHECKED} is missing.")
+            self.put_if_absent(CHECKED, _CHECKED_TEXT)  # it may have met a conflict (409)
+            if not lists():
+                raise not_listed(self.root, f"File {CHECKED} is missing.")
         self._has_checked_writes = True
 
     def touch(self, path: str, data: bytes) -> None:
@@ -232,12 +238,11 @@ class RemoteStore(ObjectStore):
     def open_output(self, path: str) -> Output:
         return _RemoteOutput(self, checked_path(path))
 
-    def new_writer(self, path: str) -> Any:
-        """Uploads a file whose name is new by its making (a uuid); in parts if it is large."""
-        with self.translated("write", path):
-            return self._obstore.open_writer(
-                self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
-            )
+    def new_upload(self, path: str) -> Any:
+        """An upload in parts of a file whose name is new by its making (a uuid)."""
+        return self._obstore.open_writer(
+            self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+        )
 
     def _put(self, path: str, data: bytes, mode: Any) -> bool:
         failures = self._module.exceptions
@@ -274,30 +279,28 @@ class RemoteStore(ObjectStore):
 
 
 class _RemoteOutput(Output):
-    """Uploaded while it is written; there once the last part is confirmed."""
+    """A new file: one request, or of a large one an upload in parts while it is written."""
 
     def __init__(self, store: RemoteStore, path: str) -> None:
-        self._store, self._writer = store, store.new_writer(path)
-        self._file = _Writable(store, path, self._writer)
+        self._file = _Writable(store, path)
         super().__init__(path, pa.PythonFile(self._file, mode="w"))
 
     def _finish(self) -> int | None:
-        with self._store.translated("write", self.path):
-            self._writer.close()
+        self._file.finish()
         return self._file.tell()
 
     def _discard(self) -> None:
-        given_up = StorageError(f"File {self.path} was given up.")
-        with suppress(OSError):  # parts may stay; the service's rules delete them
-            self._writer.__exit__(StorageError, given_up, None)
+        self._file.discard()
 
 
 class _Writable(io.RawIOBase):
-    """A writer of obstore as the Python file that pyarrow expects."""
+    """The Python file of a new object that pyarrow writes into."""
 
-    def __init__(self, store: RemoteStore, path: str, writer: Any) -> None:
+    def __init__(self, store: RemoteStore, path: str) -> None:
         super().__init__()
-        self._store, self._path, self._writer = store, path, writer
+        self._store, self._path = store, path
+        self._first = bytearray()
+        self._upload: Any = None
         self._written = 0
 
     def writable(self) -> bool:
@@ -307,10 +310,33 @@ class _Writable(io.RawIOBase):
         return self._written
 
     def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._written += len(view)
+        if self._upload is None and self._written <= PART_BYTES:
+            self._first += view
+            return len(view)
         with self._store.translated("write", self._path):
-            self._writer.write(memoryview(data).cast("B"))
-        self._written += len(data)
-        return len(data)
+            if self._upload is None:
+                self._upload = self._store.new_upload(self._path)
+                self._upload.write(bytes(self._first))
+                self._first.clear()
+            self._upload.write(view)
+        return len(view)
+
+    def finish(self) -> None:
+        """Make it durable. A small one is sent again where the service has a conflict (409)."""
+        if self._upload is None:
+            self._store.touch(self._path, bytes(self._first))  # nobody else has its name
+            return
+        with self._store.translated("write", self._path):
+            self._upload.close()
+
+    def discard(self) -> None:
+        if self._upload is None:
+            return
+        given_up = StorageError(f"File {self._path} was given up.")
+        with suppress(OSError):  # parts may stay; the service's rules delete them
+            self._upload.__exit__(StorageError, given_up, None)
 
 
 class _Readable(io.RawIOBase):

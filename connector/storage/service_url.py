@@ -155,7 +155,13 @@ def a_cluster(root: str) -> str:
 def _settings(scheme: str, given: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """The options as `obstore` takes them: of the service, of the HTTP client, of its retries."""
     names, prefixes = SERVICES[scheme]
-    service, client = {}, {}
+    service: dict[str, str] = {}
+    client = {  # obstore reads the environment's other settings by itself
+        name: value
+        for name in CLIENT
+        for prefix in prefixes
+        if (value := os.environ.get(f"{prefix}{name}".upper()))
+    }
     waits = {"max_retries": str(MAX_RETRIES), "retry_timeout": str(RETRY_TIMEOUT_MS)}
     for name, value in given.items():
         plain = reduce(str.removeprefix, prefixes, name)

@@ -129,7 +129,30 @@ GRANTS = Model(
         Mutant("CountsReported", "BuriedWasPlanned", _subscription(1, 1, buries=True)),
     ),
 )
-MODELS = (COMMITS, GRANTS)
+
+
+def _queues(consumers: int, messages: int, *, sleeps: bool = False, kills: bool = False) -> Bounds:
+    return {
+        "Consumers": frozenset(range(1, consumers + 1)),
+        "Messages": frozenset(range(1, messages + 1)),
+        "Killers": frozenset({messages}) if kills else frozenset(),
+        "MaxRedeliverCount": 1,
+        "Sleeps": sleeps,
+    }
+
+
+HANDED_OUT = Model(
+    "HandedOut",
+    small=_queues(2, 2, sleeps=True, kills=True),
+    large=_queues(2, 3, sleeps=True, kills=True),
+    mutants=(
+        Mutant("TakesHanded", "CumulativeTakesTheHanded", _queues(2, 2)),
+        Mutant("AsksFirst", "QueuesEndWithTheirLease", _queues(1, 1, sleeps=True)),
+        Mutant("CountsDelivered", "DeadWasHanded", _queues(1, 2, sleeps=True, kills=True)),
+        Mutant("ReportsSuspects", "KillsAreCounted", _queues(1, 1, kills=True)),
+    ),
+)
+MODELS = (COMMITS, GRANTS, HANDED_OUT)
 
 
 def check(

@@ -286,7 +286,7 @@ OPTIONS: Final = (
     Option("enableDeduplication", values.BOOLEAN, None, Scope.WRITE,
            "Whether a message is dropped whose sequence_id its producer_name has used before in "
            "that partition, in whatever order they come. Without it the topic's setting holds, "
-           "else its namespace's policy; off if none says."),
+           "else the policy of its namespace or root; off if none says."),
     Option("txnAppId", values.text("any text"), None, Scope.BATCH_WRITE,
            "With txnVersion: a write with the same two is published once, however often it runs."),
     Option("txnVersion", values.count(0), None, Scope.BATCH_WRITE,

@@ -1,9 +1,10 @@
-"""The policies of a topic and of its namespace, declared once.
+"""The policies of a topic, of its namespace and of its root, declared once.
 
-Invariants: what is stored, checked, taken by `pulsar_spark.Policies` and the command line, and told
-in docs/policies.md comes from the one table below; a topic's word comes before its namespace's, and
-that before the default, for each setting by itself; what is unknown is refused with the nearest
-name, and a value with what would be right. Times are stored in milliseconds, and given in seconds.
+Invariants: what is stored, checked, taken by `Admin.policies` and the command line, and told
+in docs/policies.md comes from the one table below; a topic's word comes before its namespace's,
+that before its root's, and that before the default, for each setting by itself; what is unknown is
+refused with the nearest name, and a value with what would be right. Times are stored in
+milliseconds, and given in seconds.
 Follows Pulsar's `HierarchyTopicPolicies`; commands and flags are those of `pulsar-admin`.
 """
 
@@ -88,6 +89,7 @@ class PolicyValues(TypedDict, total=False):
     auto_topic_type: str
     auto_topic_partitions: int
     auto_subscription_creation: bool
+    non_persistent_topics: bool
 
 
 class Setting(NamedTuple):
@@ -305,6 +307,12 @@ POLICIES: Final = (
                 "Whether a consumer makes a durable subscription that is not there. Otherwise it "
                 "is refused with SubscriptionNotFound, and `subscriptions create` makes it."),
     )),
+    Policy("non-persistent-topics", (
+        Setting("non_persistent_topics", "non_persistent_topics", SWITCH, True, ENABLE,
+                "Whether topics may be `non-persistent://`. Otherwise who publishes to one, "
+                "subscribes to it or makes it is refused with NotAllowedError, and a pattern "
+                "leaves it out."),
+    ), pulsar="enableNonPersistentTopics", is_namespaces=True),
     Policy("batch-index-acknowledgment", (
         Setting("batch_index_acknowledgment", "batch_index_acknowledgment", SWITCH, True, ENABLE,
                 "Whether messages of a batch are acknowledged one by one. Without it a batch is "
@@ -464,16 +472,26 @@ def is_stored(settings: Mapping[str, Any]) -> bool:
 
 
 class Applied(NamedTuple):
-    """The effective value of a setting, and its source: topic, namespace or default."""
+    """The effective value of a setting, and its source: topic, namespace, root or default."""
 
     setting: Setting
     value: Any
     source: str
 
 
-def applied(topic: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str, Applied]:
+def inherited(root: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a namespace, with the policies of its root where it says nothing."""
+    nested = {**(root.get(NESTED) or {}), **(namespace.get(NESTED) or {})}
+    apart = {name: value for name, value in root.items() if name in APART}
+    return {**apart, **namespace} | ({NESTED: nested} if nested else {})
+
+
+def applied(
+    topic: Mapping[str, Any], namespace: Mapping[str, Any], root: Mapping[str, Any] | None = None
+) -> dict[str, Applied]:
     """The effective values of a topic with these settings in that namespace, by name."""
-    levels = (("topic", set_policies(topic)), ("namespace", set_policies(namespace)))
+    given = {"topic": topic, "namespace": namespace, "root": root or {}}
+    levels = [(level, set_policies(settings)) for level, settings in given.items()]
     found = {}
     for name, setting in _BY_STORED.items():
         source, value = next(

@@ -22,6 +22,7 @@ CORE_FACE = {
     "pulsar_spark/pulsar/__init__.py", "pulsar_spark/pulsar/_pulsar.py",
     "pulsar_spark/pulsar/asyncio.py",
     "pulsar_spark/pulsar/exceptions.py", "pulsar_spark/pulsar/schema.py",
+    "pulsar_spark/pulsarlite/__init__.py",
     "pulsar_spark/telemetry.py", "pulsar_spark/testing.py",
 }  # fmt: skip
 """The doors of the package: they name the connector, and do nothing themselves."""
@@ -43,6 +44,32 @@ def test_the_core_imports_neither_connector_nor_state() -> None:
         violation
         for file, text in modules("pulsar_spark")
         if file not in CORE_FACE
+        for violation in import_violations(file, text, forbidden)
+    )
+
+
+NEWER = {
+    "typing": "LiteralString Never NotRequired Required Self TypeVarTuple Unpack assert_never "
+    "assert_type override reveal_type",
+    "datetime": "UTC",
+    "enum": "StrEnum ReprEnum EnumCheck verify member nonmember",
+    "asyncio": "Runner TaskGroup timeout timeout_at",
+    "contextlib": "chdir",
+    "itertools": "batched",
+    "tomllib": "load loads",
+}
+"""What Python 3.10 lacks."""
+
+
+def test_nothing_is_imported_that_the_oldest_python_lacks() -> None:
+    forbidden = {
+        f"{module}.{name}": "Python 3.10 lacks it: take it from typing_extensions for types alone"
+        for module, names in NEWER.items()
+        for name in names.split()
+    }
+    check(
+        violation
+        for file, text in modules("pulsar_spark", "connector", "state")
         for violation in import_violations(file, text, forbidden)
     )
 

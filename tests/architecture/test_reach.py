@@ -20,6 +20,7 @@ DOORS = (
     "pulsar_spark", "pulsar_spark.__main__", "pulsar_spark.aio", "pulsar_spark.pulsar",
     "pulsar_spark.examples", "pulsar_spark.pictures", "pulsar_spark.telemetry",
     "pulsar_spark.testing",
+    "pulsar_spark.pulsarlite",
     "pulsar_spark.connector.testing.pytest_plugin",
     "pulsar_spark.connector.spark.process.worker_daemon",
     "pyspark_pulsarlite",

@@ -37,7 +37,7 @@ async def _receive_all(program: ConsumerProgram, consumer: aio.Consumer, seat: S
 
 
 async def _receive_once(program: ConsumerProgram, consumer: aio.Consumer, seat: Seat) -> bool:
-    """One call, which is cancelled if it takes long; whether the consumer is of use still."""
+    """Make one call, and cancel it if it takes long; True if the consumer is still of use."""
     world, lots = program.world, program.lots
     began = program.oracle.now()
     by_batch = lots.one_in(2) and not world.finishing

@@ -54,7 +54,7 @@ class ReaderProgram(Program):
         self.read.add(value)
 
     def missing(self) -> list[str]:
-        """What it has not read yet."""
+        """The messages that it has not read yet, a line each."""
         return [
             f"{self.name} has not read {each.value}"
             for each in self.oracle.published.values()
@@ -79,7 +79,7 @@ class ViewProgram(Program):
             self.turns.sleep(0.1)
 
     def missing(self) -> list[str]:
-        """Keys of which it has another value than the last."""
+        """The keys of which it has another value than the last one, a line each."""
         last: dict[str, tuple[Any, str]] = {}
         for each in self.oracle.published.values():
             if each.topic == self.topic and each.place and each.key:

@@ -1,10 +1,10 @@
-"""What programs were promised, held against what they were handed; nothing is excused.
+"""The oracle: it compares what programs were handed with what they were promised.
 
-Handed out is what a call of the program returned, or its listener was given: a queue is nobody's
-business but the client's. The oracle knows what was published and confirmed, every message that was
-handed out and to which call, what was acknowledged and whether a receipt came back, who sought, who
-was killed or stood still and when. What it can't demand, as a call ended in an error and may have
-taken effect, it counts in `open_ends`.
+A message is handed out when a call of the program returns it, or its listener is given it; what the
+client queues does not count. The oracle knows which messages were published and confirmed, which
+call was handed which message, which acknowledgements had a receipt, and when consumers sought, were
+killed or stood still. A call that ended in an error may have taken effect: the oracle demands
+nothing then, and counts that in `open_ends`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 FOREVER = 1 << 60
 SEEN_S = 1.0
-"""A consumer hears of another's seek or acknowledgement within this time."""
+"""The longest time until a consumer has received another's seek or acknowledgement."""
+RESTART = "restart"
+"""The end of a subscription, which begins anew with the first message that is stored."""
+ENDS = ("latest", "end")
 Place = tuple[str, int]
 Position = tuple[int, int, int]
 """Ledger, entry, index in the batch."""
@@ -45,7 +48,7 @@ class Published:
 
 @dataclass(eq=False)
 class Acknowledgment:
-    """Of one handout; `receipt` is the moment from which the broker is known to have it."""
+    """An acknowledgement of one handout; `receipt` is the moment at which its receipt came."""
 
     at: int
     at_ms: float
@@ -59,7 +62,7 @@ class Handout:
     published: Published
     seat: Seat
     began: int
-    """When the call began that returned it."""
+    """The moment at which the call began that returned it."""
     at: int
     at_ms: float
     count: int
@@ -68,28 +71,30 @@ class Handout:
     message: Any
     acknowledged: list[Acknowledgment] = field(default_factory=list)
     rejected: list[tuple[int, float]] = field(default_factory=list)
-    """When, and until when its delay lasts, in ms."""
+    """The moment of each rejection, and the end of its delay in ms."""
     said: int = 0
-    """How many calls were to acknowledge it, also those that ended in an error."""
+    """The number of calls that acknowledged it, with those that ended in an error."""
     transactions: int = 0
-    """How many committed transactions have acknowledged it."""
+    """The number of committed transactions that acknowledged it."""
 
 
 @dataclass(eq=False)
 class Seat:
-    """One consumer of a program, from its `subscribe` to its end."""
+    """A consumer of a program, from its `subscribe` to its end."""
 
     name: str
     followed: Followed
     process: Process
     receipts: bool
+    is_shared: bool
+    """Two threads receive with it."""
     opened: int
     opened_ms: float
     gone: int = FOREVER
-    """When it began to close, or its process was killed."""
+    """The moment at which it began to close, or its process was killed."""
     in_call: bool = False
     held: dict[str, Handout] = field(default_factory=dict)
-    """What it was handed and has not settled."""
+    """The messages that it was handed and has not settled, by value."""
 
 
 @dataclass(eq=False)
@@ -98,25 +103,29 @@ class Sought:
 
     at: int
     place: Place | None
-    """Of an id; None: all."""
+    """The partition of the id that was sought; None: all partitions."""
     to: Position | str
     done: int = FOREVER
+    topic: str | None = None
+    """The topic that was deleted; None: it is no deletion."""
 
     def concerns(self, published: Published) -> bool:
+        if self.topic is not None:
+            return published.topic == self.topic
         return self.place is None or published.place == self.place
 
     def passes(self, published: Published) -> bool:
-        """Whether the message need not come any more; what cannot be known, it need not."""
-        if self.done == FOREVER or self.to == "end":
-            return published.sent <= self.done
-        if self.to == "latest":
+        """True if the message need not come any more, or if that cannot be known."""
+        if self.to == RESTART:
+            return False
+        if self.done == FOREVER or self.to in ENDS:
             return published.sent <= self.done
         return isinstance(self.to, tuple) and published.position <= self.to
 
 
 @dataclass(eq=False)
 class Followed:
-    """One subscription."""
+    """A subscription, and all that its consumers were handed."""
 
     name: str
     topics: tuple[str, ...]
@@ -128,9 +137,9 @@ class Followed:
     handouts: dict[str, list[Handout]] = field(default_factory=lambda: defaultdict(list))
     sought: list[Sought] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
-    """When consumers came or went."""
+    """The moments at which consumers came or went."""
     deaths: int = 0
-    """How often a process of it was killed, or stood still for long."""
+    """The number of times that a process of it was killed, or stood still for long."""
     dead: dict[str, int] = field(default_factory=dict)
 
 
@@ -148,12 +157,16 @@ class Oracle:
         self.handed_out = 0
         self._moment = 0
 
+    @property
+    def seen_ms(self) -> float:
+        return SEEN_S * 1000 * self.world.patience
+
     def now(self) -> int:
         self._moment += 1
         return self._moment
 
     def fail(self, rule: str, text: str) -> None:
-        """Broken in whatever thread: the schedule ends at its driver's next look."""
+        """Note the violation, in whichever thread: the schedule ends when its driver checks."""
         if rule in self.without or self.violation is not None:
             return
         self.violation = ViolationError(f"{rule}: {text}")
@@ -170,9 +183,11 @@ class Oracle:
 
     # -- consumers -------------------------------------------------------------------------------
 
-    def seated(self, name: str, followed: Followed, process: Process, *, receipts: bool) -> Seat:
+    def seated(
+        self, name: str, followed: Followed, process: Process, *, receipts: bool, is_shared: bool
+    ) -> Seat:
         seat = Seat(
-            name, followed, process, receipts, self.now(), self.world.turns.now_ms
+            name, followed, process, receipts, is_shared, self.now(), self.world.turns.now_ms
         )  # fmt: skip
         self.seats.append(seat)
         followed.changed.append(seat.opened)
@@ -222,11 +237,15 @@ class Oracle:
         before = followed.handouts[value]
         self.handed_out += 1
         self.world.note(f"{seat.name} is handed {value} ({handout.count})")
-        if handout.count > len(before):
+        # Suspects are reported in a group before any is handed out, so a death counts all of it.
+        groups = 0 if followed.max_redeliver_count is None else followed.deaths
+        if handout.count > len(before) + groups:
             self.fail("counted", f"{value} was handed out {len(before)} times, and its redelivery "
                       f"count is {handout.count}")  # fmt: skip
         for earlier in before:
             self._check_double(followed, earlier, handout)
+        self._check_keys(followed, handout)
+        self._check_order(followed, handout)
         before.append(handout)
         seat.held[value] = handout
         return handout
@@ -238,7 +257,7 @@ class Oracle:
             return
         text = (f"{published.value}: to {earlier.seat.name} at {earlier.at_ms:.0f} ms, and to "
                 f"{new.seat.name} at {new.at_ms:.0f} ms")  # fmt: skip
-        slack = 0 if new.seat is earlier.seat else SEEN_S * 1000
+        slack = 0 if new.seat is earlier.seat else self.seen_ms
         timeout_ms = followed.ack_timeout_ms
         for each in earlier.acknowledged:
             if 0 < timeout_ms <= each.at_ms - earlier.at_ms:
@@ -247,6 +266,66 @@ class Oracle:
                 self.fail("acknowledged", f"handed out again behind its receipt: {text}")
         if not self._is_explained(followed, earlier, new):
             self.fail("doubled", f"handed out twice: {text}")
+
+    def _check_keys(self, followed: Followed, new: Handout) -> None:
+        """Key_Shared: nobody else has a message of this key that is not settled."""
+        key = new.published.key
+        if followed.kind != "Key_Shared" or key is None:
+            return
+        for value, handouts in followed.handouts.items():
+            last = handouts[-1] if handouts else new
+            if (
+                last.seat is not new.seat
+                and last.place == new.place
+                and last.published.key == key
+                and value not in followed.dead
+                and not last.said
+                and not last.rejected
+                and not self._is_over(followed, last, new)
+            ):
+                self.fail("keys", f"{last.seat.name} has {value}, and {new.seat.name} is handed "
+                          f"{new.published.value} of the same key {key}")  # fmt: skip
+
+    def _is_over(self, followed: Followed, earlier: Handout, new: Handout) -> bool:
+        """True if that consumer may hold its message no more."""
+        timeout_ms = followed.ack_timeout_ms
+        return (
+            earlier.seat.gone < new.at
+            or self.world.away_ms(earlier.seat.process, earlier.at_ms) >= followed.lease_ms / 2
+            or 0 < timeout_ms <= new.at_ms - earlier.at_ms
+            or any(each.concerns(new.published) and each.done >= earlier.began
+                   for each in followed.sought)
+        )  # fmt: skip
+
+    def _check_order(self, followed: Followed, new: Handout) -> None:
+        """A message that comes for the first time comes before those behind it.
+
+        In its partition, or under Key_Shared in its key. A call that two threads make at a time
+        has no order.
+        """
+        if followed.kind == "Shared" or new.seat.is_shared or "-RETRY" in new.place[0]:
+            return
+        key = new.published.key
+        if followed.kind == "Key_Shared" and key is None:
+            return
+        seeks = [each for each in followed.sought if each.concerns(new.published)]
+        since = max((each.done for each in seeks), default=0)
+        begun = max((each.at for each in seeks), default=0)
+        was_handed = any(each.at > begun for each in followed.handouts[new.published.value])
+        if new.count or since > new.began or was_handed:
+            return
+        for value, handouts in followed.handouts.items():
+            for each in handouts:
+                if (
+                    since < each.began
+                    and each.at < new.began
+                    and each.place == new.place
+                    and each.position > new.position
+                    and (followed.kind != "Key_Shared" or each.published.key == key)
+                    and not each.seat.is_shared
+                ):
+                    self.fail("order", f"{new.published.value} comes to {new.seat.name} behind "
+                              f"{value}, which {each.seat.name} was handed")  # fmt: skip
 
     def _is_explained(self, followed: Followed, earlier: Handout, new: Handout) -> bool:
         if earlier.seat.gone < new.at:
@@ -260,7 +339,7 @@ class Oracle:
         timeout_ms = followed.ack_timeout_ms
         if not 0 < timeout_ms <= new.at_ms - earlier.at_ms:
             return False
-        in_time_ms = timeout_ms - followed.group_ms - SEEN_S * 1000
+        in_time_ms = timeout_ms - followed.group_ms - self.seen_ms
         return all(each.at_ms - earlier.at_ms > in_time_ms for each in earlier.acknowledged)
 
     def acknowledging(self, handouts: list[Handout]) -> list[Acknowledgment]:
@@ -274,7 +353,7 @@ class Oracle:
         return made
 
     def up_to(self, handout: Handout) -> list[Handout]:
-        """What a cumulative acknowledgement by the consumer that was handed this may take."""
+        """The handouts that a cumulative acknowledgement of this one may take."""
         return [
             each
             for handouts in handout.seat.followed.handouts.values()
@@ -295,6 +374,15 @@ class Oracle:
             each.rejected.append((at, due_ms))
             each.seat.held.pop(each.published.value, None)
 
+    def unacknowledged(self, seat: Seat) -> list[Handout]:
+        """All that the consumer was handed and has not acknowledged, rejections among them."""
+        return [
+            each
+            for handouts in seat.followed.handouts.values()
+            for each in handouts
+            if each.seat is seat and not each.acknowledged
+        ]
+
     def committed(self, handouts: list[Handout]) -> None:
         """A transaction that acknowledged these has committed."""
         for each in handouts:
@@ -308,7 +396,7 @@ class Oracle:
                 self.fail("conflict", f"two transactions have acknowledged {each.published.value}")
 
     def may_conflict(self, handouts: list[Handout]) -> bool:
-        """Whether one of these may have been acknowledged before, or be no more."""
+        """True if one of these may have been acknowledged before, or passed by a seek."""
         return any(
             sum(one.said for one in followed.handouts[value]) > 1
             or value in followed.dead
@@ -323,6 +411,21 @@ class Oracle:
         seat.followed.sought.append(made)
         return made
 
+    def deletes(self, topic: str) -> Sought:
+        """All that was sent to the topic before `done` need not come any more."""
+        made = Sought(self.now(), None, "end", topic=topic)
+        for followed in self.followed.values():
+            followed.sought.append(made)
+        return made
+
+    def is_deleted(self, published: Published) -> bool:
+        """True if it may have been sent to a topic that was deleted."""
+        return any(
+            each.topic == published.topic and each.passes(published)
+            for followed in self.followed.values()
+            for each in followed.sought
+        )
+
     # -- the end ---------------------------------------------------------------------------------
 
     def stored(self, place: Place, position: Position, value: str) -> None:
@@ -331,9 +434,8 @@ class Oracle:
         if published is None:
             self.fail("invented", f"{value} is stored, and was published by nobody")
             return
-        if published.place is not None and (published.place, published.position) != (
-            place, position,
-        ):  # fmt: skip
+        is_elsewhere = (published.place, published.position) != (place, position)
+        if published.place is not None and is_elsewhere and not self.is_deleted(published):
             self.fail("twice", f"{value} is stored twice: {published.position} and {position}")
         published.place, published.position = place, position
 
@@ -348,7 +450,7 @@ class Oracle:
             self.fail("letter", f"{value} is a dead letter, and was handed out {given} times")
 
     def waiting_too_long(self) -> list[str]:
-        """What programs rejected, or only had, that are gone, and nobody else was handed."""
+        """The messages that only consumers were handed that are gone, by value."""
         return [
             value
             for followed in self.followed.values()
@@ -358,11 +460,14 @@ class Oracle:
         ]  # fmt: skip
 
     def missing(self) -> list[str]:
-        """What is not done yet, one line each."""
+        """The messages that are not done yet, a line each."""
         found = []
         for followed in self.followed.values():
             for value, each in self.published.items():
                 if each.topic not in followed.topics or value in followed.dead:
+                    continue
+                if self.is_deleted(each):
+                    self.open_ends["its topic was deleted"] += 1
                     continue
                 if each.place is None:
                     if each.confirmed < FOREVER:
@@ -377,15 +482,18 @@ class Oracle:
         handouts = followed.handouts[published.value]
         seeks = [each for each in followed.sought if each.concerns(published)]
         if seeks:
-            last = max(seeks, key=lambda each: each.at)
-            if last.passes(published):
+            back = [each for each in seeks if each.done < FOREVER and not each.passes(published)]
+            rewound = max((each.at for each in back), default=0)
+            if any(each.done > rewound and each.passes(published) for each in seeks):
                 self.open_ends["a seek may have passed it"] += 1
                 return ""
-            rewound = max((each.at for each in seeks if not each.passes(published)), default=0)
             handouts = [each for each in handouts if each.at > rewound]
         if not handouts:
             return "was handed to nobody" + (" behind the seek" if seeks else "")
         if not any(each.acknowledged for each in handouts):
+            if any(each.said for each in handouts):
+                self.open_ends["an acknowledgement that failed may have taken it"] += 1
+                return ""
             names = [each.seat.name for each in handouts]
             return f"was handed to {names}, and nobody has settled it"
         return ""

@@ -1,7 +1,8 @@
-"""Where programs run: the time, the store and the event loop of tasks that take turns.
+"""The place where programs run: time, store and event loop of tasks that take turns.
 
 Invariants: the product's own `SystemClock` runs here, threads and all; only its machine is another.
-Who waits for a folder is woken by a new name in it, as by the kernel, and by nothing else.
+A thread that waits for a folder is woken by a new name in it, as by the kernel, and by nothing
+else.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 from weakref import WeakSet
@@ -30,9 +31,9 @@ from tests.torture.place import ADMIN, Killed, TroubledStore
 
 STARTED_MS = 1_700_000_000_000
 FIRST = "first"
-"""Who makes the topics, and finds that the store ignores conditions."""
+"""The process that creates the topics, and finds that the store ignores conditions."""
 STARTED = 1
-"""When each process started, in ticks: no process id is given twice."""
+"""The start of each process in ticks; no process id is given twice."""
 
 
 class MachineTime:
@@ -91,7 +92,7 @@ class TurnsStore(TroubledStore):
 
     turns: Turns
     ignores_conditions = False
-    """Set: it creates what is there already, and swaps whatever is there."""
+    """True if it overwrites files that it is to create, and swaps whatever is there."""
     _has_checked_writes = False
 
     def __init__(self, root: str, clock: Any) -> None:
@@ -117,11 +118,23 @@ class TurnsStore(TroubledStore):
         return made
 
     def check_writes(self) -> None:
-        """As of a store over a network, which tries it; memory is trusted otherwise."""
+        """Try the conditions as a store over a network does; memory is trusted otherwise."""
         if self.ignores_conditions:
             tries: Any = RemoteStore.check_writes
             with self.time.acting(FIRST):
                 tries(self)
+
+    def in_background(self, action: Callable[[], object]) -> None:
+        """Over a network a thread of the process does it, and nobody learns of its error."""
+        if not self.remote or self.time.actor == ADMIN:
+            action()
+            return
+
+        def act() -> None:
+            with suppress(Exception):
+                action()
+
+        self.turns.spawn(self.turns.current.process, "background", act)
 
     def touch(self, path: str, data: bytes) -> None:
         with self._call():
@@ -178,7 +191,7 @@ class TurnsLoop(asyncio.BaseEventLoop):
         return self._turns.reads_clock()
 
     def select(self, timeout: float | None) -> list[Any]:
-        """As a selector: wait until a thread calls, or for so long."""
+        """Wait until a thread calls, or for so long, as a selector does."""
         if not self._is_woken and timeout != 0:
             self._turns.block(lambda: self._is_woken, float("inf") if timeout is None else timeout)
         else:
@@ -193,7 +206,7 @@ class TurnsLoop(asyncio.BaseEventLoop):
         self._is_woken = True
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
-        """In a thread that nobody can cancel; what becomes of it nobody has to hear."""
+        """Run it in a thread that nobody can cancel; nobody has to await it."""
         del executor
         answered = self.create_future()
 
@@ -251,6 +264,8 @@ def taking_turns(turns: Turns, store: TurnsStore, processes: dict[int, Process])
     versions: dict[Task, dict[str, int]] = defaultdict(dict)
 
     def add(watch: FolderWatch, folder: str) -> bool:
+        if store.remote:
+            return False
         watch._known.add(folder)
         versions[turns.current].setdefault(folder, store.changes[folder])
         return True

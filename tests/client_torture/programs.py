@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark import pulsar
-from tests.client_torture.oracle import Followed, Handout, Seat
+from tests.client_torture.oracle import FOREVER, RESTART, Followed, Handout, Seat
 from tests.client_torture.turns import Process
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ LATE = "late"
 """The consumer that comes at the end, and is nearer than all others."""
 POLLS_MS = (100, 1_000, 4_000)
 LOCKED_OUT_MS = 3_000
-"""How long after its predecessor's end a program may have to wait until it is let in."""
+"""The longest time from the end of its predecessor until a program is let in."""
 BUSY_S = 20.0
 
 
@@ -34,12 +35,14 @@ class Program:
     def __init__(self, world: World, process: Process, name: str) -> None:
         self.world, self.process, self.name = world, process, name
         self.turns, self.lots, self.oracle = world.turns, world.lots, world.oracle
+        self.is_topic_gone = False
+        """True if a call ended since its topic was deleted."""
 
     def run(self) -> None:
         raise NotImplementedError
 
     def attempt(self, what: str, call: Callable[[], Any]) -> Any:
-        """What the call returns, or the exception of the client's that it ended with."""
+        """The answer of the call, or the client's exception with which it ended."""
         try:
             return call()
         except pulsar.PulsarException as error:
@@ -55,7 +58,9 @@ class Program:
 
     def oracle_hears(self, what: str, error: pulsar.PulsarException) -> None:
         """Nothing goes wrong in the end: only what a call waits for may be missing."""
-        if not isinstance(error, pulsar.Timeout) and self.world.is_calm_for(10.0):
+        if isinstance(error, pulsar.TopicNotFound) and self.world.remade:
+            self.is_topic_gone = True
+        elif not isinstance(error, pulsar.Timeout) and self.world.is_calm_for(10.0):
             self.oracle.fail("error", f"{self.name}: {what}: {type(error).__name__}: {error}")
 
 
@@ -67,12 +72,17 @@ class Publisher(Program):
         self.values = values
 
     def run(self) -> None:
-        producers = [self._producer(each) for each in self.world.topics]
+        producers = {each: self._producer(each) for each in self.world.topics}
         while self.values and not self.world.finishing:
-            self._publish(self.lots.draw_from(producers))
+            topic = self.lots.draw_from(self.world.topics)
+            self.is_topic_gone = False
+            self._publish(producers[topic])
+            if self.is_topic_gone:
+                self.attempt("close", producers[topic].close)
+                producers[topic] = self._producer(topic)
             self.turns.sleep(self.lots.draw(0, 1_500) / 1000)
-        for each in producers:
-            self.attempt("close", each.close)
+        for producer in producers.values():
+            self.attempt("close", producer.close)
 
     def _producer(self, topic: str) -> pulsar.Producer:
         client = self.world.client(self.process)
@@ -87,7 +97,7 @@ class Publisher(Program):
             self.turns.sleep(1)
 
     def _publish(self, producer: pulsar.Producer) -> None:
-        count = self.lots.draw(1, 12)
+        count = self.lots.draw(1, max(12, self.world.setting.messages // 5))
         values, self.values[:] = self.values[:count], self.values[count:]
         keys = {value: self._key() for value in values}
         for value, key in keys.items():
@@ -107,6 +117,7 @@ class Publisher(Program):
         def reported(result: pulsar.Result, _id: Any) -> None:
             if result == pulsar.Result.Ok:
                 self.oracle.confirmed(value)
+            self.is_topic_gone |= result == pulsar.Result.TopicNotFound
 
         return reported
 
@@ -161,12 +172,13 @@ class ConsumerProgram(Program):
         return seat.gone < self.oracle.now()
 
     def _subscribed(self, client: pulsar.Client) -> pulsar.Consumer:
-        """Tries until it is let in."""
+        """Try until it is let in."""
         begun_ms = self.turns.now_ms
         while True:
             made = self.attempt("subscribe", lambda: self._subscribe(client))
             waited_ms = self.turns.now_ms - max(begun_ms, self.world.calm_since_ms)
-            if waited_ms > LOCKED_OUT_MS:
+            is_slow = self.world.store.one_is_slow_in  # a single call may take two seconds
+            if waited_ms > LOCKED_OUT_MS * self.world.patience and not is_slow:
                 self.oracle.fail("locked out", f"{self.name} was let in after {waited_ms:.0f} ms")
             if isinstance(made, pulsar.Consumer):
                 return made
@@ -187,7 +199,7 @@ class ConsumerProgram(Program):
         name = f"{self.name}" if setting.named else None
         seat = self.oracle.seated(
             f"{self.name}#{len(self.oracle.seats)}", self.followed, self.process,
-            receipts=setting.receipts,
+            receipts=setting.receipts, is_shared=self.style == "threads",
         )  # fmt: skip
         options = setting.options
         if setting.priorities:
@@ -242,7 +254,7 @@ class ConsumerProgram(Program):
             else:
                 began = self.oracle.now()
                 patience_ms = 4_000 if self.world.finishing else self.lots.draw_from(POLLS_MS)
-                found = self.attempt("receive", partial(consumer.receive, patience_ms))
+                found = self.attempt("receive", partial(self._receive, consumer, seat, patience_ms))
                 if isinstance(found, pulsar.Message):
                     self.settle(consumer, seat, self.oracle.handed(seat, found, began))
                 elif not isinstance(found, pulsar.Timeout) and self._ends_with(
@@ -253,6 +265,17 @@ class ConsumerProgram(Program):
                 self.settle_held(consumer, seat)
             elif doing_one_in and self.lots.one_in(doing_one_in):
                 self._in_background(self.world.client(self.process), consumer, seat)
+
+    def _receive(
+        self, consumer: pulsar.Consumer, seat: Seat, patience_ms: int
+    ) -> pulsar.Message | None:
+        """The next message; None where another thread has closed the consumer."""
+        try:
+            return consumer.receive(patience_ms)
+        except pulsar.AlreadyClosed:
+            if seat.is_shared and self._is_leaving(seat):
+                return None
+            raise
 
     def _receive_batch(self, consumer: pulsar.Consumer, seat: Seat) -> None:
         began = self.oracle.now()
@@ -265,7 +288,7 @@ class ConsumerProgram(Program):
             self._ends_with(consumer, seat, found)
 
     def _ends_with(self, consumer: pulsar.Consumer, seat: Seat, error: Any) -> bool:
-        """Whether the consumer is of no more use."""
+        """True if the consumer is of no more use."""
         self.turns.sleep(0.1)
         if isinstance(error, (pulsar.AlreadyClosed, pulsar.NotConnected, pulsar.ConsumerBusy)):
             self.close(consumer, seat)
@@ -275,7 +298,7 @@ class ConsumerProgram(Program):
     # -- what it does with a message -------------------------------------------------------------
 
     def settle(self, consumer: pulsar.Consumer, seat: Seat, handout: Handout) -> None:
-        """As it is drawn; in the end all is acknowledged."""
+        """Acknowledge or reject the message, as is drawn; in the end acknowledge it."""
         if handout.published.value.startswith(POISON) and not self.world.finishing:
             self.world.kill(self.process)
         what = "ack" if self.world.finishing else self.lots.draw_from(self.setting.verdicts)
@@ -339,6 +362,7 @@ class ConsumerProgram(Program):
             "seek_id": lambda: self._seek(consumer, seat, what),
             "seek_and_settle": lambda: self._seek_and_settle(consumer, seat),
             "transaction": lambda: self._transact(client, consumer, seat),
+            "unsubscribe": lambda: self._unsubscribe(consumer, seat),
             "pause": lambda: self._pause(consumer),
         }
         doings[what]()
@@ -348,11 +372,11 @@ class ConsumerProgram(Program):
             self.settle(consumer, seat, each)
 
     def _redeliver(self, consumer: pulsar.Consumer, seat: Seat) -> None:
-        self.oracle.rejected(list(seat.held.values()), 0)
+        self.oracle.rejected(self.oracle.unacknowledged(seat), 0)
         self.attempt("redeliver", consumer.redeliver_unacknowledged_messages)
 
     def _seek_and_settle(self, consumer: pulsar.Consumer, seat: Seat) -> None:
-        """What it says of a message that it was handed before the seek counts for nothing."""
+        """Seek, then settle the messages that it was handed before: that has no effect."""
         before = list(seat.held.values())
         self._seek(consumer, seat, "seek")
         for each in before:
@@ -368,6 +392,23 @@ class ConsumerProgram(Program):
         self.oracle.leaves(seat)
         if not isinstance(self.attempt("close", consumer.close), Exception):
             self.oracle.has_left(seat)
+
+    def _unsubscribe(self, consumer: pulsar.Consumer, seat: Seat) -> None:
+        """Delete the subscription; where others are connected that is refused, and it closes."""
+        sought = self.oracle.seeks(seat, None, RESTART)
+        self.oracle.leaves(seat)
+
+        def unsubscribe() -> None:
+            try:
+                consumer.unsubscribe()
+            except (pulsar.NotAllowedError, pulsar.ConsumerBusy):
+                if len(self.setting.styles) == 1:
+                    raise
+
+        if not isinstance(self.attempt("unsubscribe", unsubscribe), Exception):
+            sought.done = self.oracle.now() if consumer._is_closed else FOREVER
+        with suppress(pulsar.PulsarException):
+            consumer.close()
 
     def _seek(self, consumer: pulsar.Consumer, seat: Seat, what: str) -> None:
         handouts = [

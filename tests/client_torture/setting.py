@@ -1,4 +1,4 @@
-"""What is drawn once for a schedule: its topics, subscription, programs and troubles."""
+"""The setting of a schedule, drawn once: topics, subscription, programs and troubles."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ TROUBLES = ("kill", "kill", "stop", "stop", "host", "store", "slow", "grow", "ti
 
 @dataclass(frozen=True)
 class Setting:
-    """Of one schedule."""
+    """The setting of one schedule."""
 
     kind: str
     topics: tuple[str, ...]
     by_pattern: bool
     partitions: int
     messages: int
-    """How many are published."""
+    """The number of messages that are published."""
     publishers: int
     styles: tuple[str, ...]
-    """Of each consumer's program, how it receives."""
+    """The way in which each consumer's program receives."""
     queue: tuple[int, ...]
     verdicts: tuple[str, ...]
-    """What a program says of a message, drawn for each."""
+    """The outcomes of a message, of which one is drawn for each."""
     doings: tuple[str, ...]
-    """What it does now and then besides."""
+    """The other calls that a program makes now and then."""
     doing_one_in: int
-    """How often."""
+    """The share of messages after which it makes one: one in so many."""
     named: bool
     """Consumers that begin again have the same name."""
     receipts: bool
@@ -45,7 +45,7 @@ class Setting:
     max_redeliver_count: int | None
     retry: bool
     batch: tuple[int, int]
-    """Most messages of a batch, and how long it waits, in ms."""
+    """The bounds of a batch: messages, and the time that it waits in ms."""
     lease_ms: int
     hosts: int
     """Processes that serve the root, or wait to; the first has a consumer too if that is drawn."""
@@ -54,7 +54,7 @@ class Setting:
     together: bool
     """All consumers live in one process."""
     poison: bool
-    """One message ends each process that it is handed to."""
+    """True if one message ends each process to which it is handed."""
     readers: int
     views: int
     troubles: tuple[str, ...]
@@ -67,6 +67,8 @@ class Setting:
     ignores_conditions: bool
     priorities: bool
     switch_one_in: int
+    remote: bool
+    """The store is one over a network: nobody is woken by a new file, and polls are few."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -74,7 +76,7 @@ class Setting:
 
 
 def drawn_setting(lots: Lots) -> Setting:
-    """Any."""
+    """A setting as the lots draw it."""
     kind = lots.draw_from(KINDS)
     is_shared = kind in ("Shared", "Key_Shared")
     consumers = 1 if kind == "Exclusive" else lots.draw(1, 3)
@@ -86,12 +88,15 @@ def drawn_setting(lots: Lots) -> Setting:
     verdicts += ["cumulative"] * 2 if not is_shared and lots.one_in(2) else []
     verdicts += ["later"] if dead_letters and lots.one_in(2) else []
     doings = tuple(each for each in DOINGS if lots.one_in(2)) or ("idle",)
+    doings += ("unsubscribe",) if lots.one_in(4) else ()
+    is_remade, is_much = lots.one_in(6), lots.one_in(12)
+    troubles = TROUBLES + ("remake",) * 2 if is_remade else TROUBLES if lots.one_in(2) else ()
     return Setting(
         kind=kind,
         topics=("t", "u") if lots.one_in(3) else ("t",),
         by_pattern=lots.one_in(6),
         partitions=lots.draw_from((1, 1, 2, 3)),
-        messages=lots.draw(10, 60),
+        messages=lots.draw(100, 300) if is_much else lots.draw(10, 60),
         publishers=lots.draw_from((1, 1, 2)),
         styles=styles,
         queue=lots.draw_from(((1,), (3,), (10,), (1_000,), (1, 5, 1_000))),
@@ -111,14 +116,15 @@ def drawn_setting(lots: Lots) -> Setting:
         embedded=lots.one_in(4),
         together=lots.one_in(3),
         poison=dead_letters and lots.one_in(2),
-        readers=int(lots.one_in(4)),
-        views=int(lots.one_in(6)),
-        troubles=TROUBLES if lots.one_in(2) else (),
+        readers=int(lots.one_in(4) and not is_remade),
+        views=int(lots.one_in(6) and not is_remade),
+        troubles=troubles,
         trouble_one_in=lots.draw_from((4, 10)),
         events=20,
         busy_at_end=(hands_over := kind == "Failover" and lots.one_in(3)),
         by_command=lots.one_in(4),
         ignores_conditions=False,
         priorities=hands_over,
-        switch_one_in=lots.draw_from((2, 4, 16)),
+        switch_one_in=16 if is_much else lots.draw_from((2, 4, 16)),
+        remote=lots.one_in(5),
     )

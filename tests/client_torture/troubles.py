@@ -1,10 +1,13 @@
-"""What may happen to a schedule besides that its programs do what they do."""
+"""The troubles of a schedule: kills, stops, stores that fail, topics that change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pulsar_spark.connector.tools.admin.topics import Topics
+from pulsar_spark.errors import TopicExistsError
 from pulsar_spark.model.topic_name import TopicName
 from tests.client_torture.turns import Process
 from tests.torture.place import NOTHING
@@ -97,6 +100,23 @@ def a_topic_grows(world: World) -> None:
         world.note(f"{ledger.topic} grows to {ledger.state.partitions}")
 
 
+def a_topic_is_made_again(world: World) -> None:
+    """It is deleted first; in between others may make it, or miss it."""
+    topic = world.lots.draw_from(world.topics)
+    world.remade = True
+    world.trouble_begins("remade")
+    deleted = world.oracle.deletes(topic)
+    world.note(f"{topic} is deleted")
+    Topics(world.root).delete(topic, force=True)
+    if world.lots.one_in(2):
+        world.wait(world.lots.draw(1, 3_000) / 1000)
+    with suppress(TopicExistsError):
+        world.create(topic)
+        world.note(f"{topic} is made again")
+    deleted.done = world.oracle.now()
+    world.trouble_ends("remade")
+
+
 def much_time_passes(world: World) -> None:
     world.wait(world.lots.draw(1, 30))
 
@@ -112,5 +132,6 @@ TROUBLES: dict[str, Callable[[World], None]] = {
     "store": the_store_fails,
     "slow": the_store_is_slow,
     "grow": a_topic_grows,
+    "remake": a_topic_is_made_again,
     "time": much_time_passes,
 }

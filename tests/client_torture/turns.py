@@ -35,7 +35,7 @@ class Process:
     stopped: bool = False
     dead: bool = False
     stood_still: list[tuple[float, float]] = field(default_factory=list)
-    """From when until when it was stopped, in ms."""
+    """The beginning and the end of each time in which it was stopped, in ms."""
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class Task:
     ready: Ready | None = None
     is_done: bool = False
     acting: list[str] = field(default_factory=list)
-    """Whom it acts for meanwhile, innermost last."""
+    """The names for which it acts meanwhile, innermost last."""
 
     def is_ready(self, now_ms: float) -> bool:
         if self.is_done or self.process.stopped or self.process.dead:
@@ -70,7 +70,7 @@ class Turns:
         self.current = self.driver
         self.tasks = [self.driver]
         self.errors: list[tuple[Task, BaseException]] = []
-        """What a task ended with that nobody had expected."""
+        """The unexpected exceptions with which tasks ended."""
         self.is_over = False
         self.switches = 0
         self._numbers = itertools.count()

@@ -1,4 +1,4 @@
-"""One schedule of programs: who runs in which process, what happens to them, drawn from a seed."""
+"""One schedule of programs, drawn from a seed: their processes, and what happens to them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ from tests.simulation.lots import Lots
 from tests.torture.memory import decoding_once
 
 FINISH_S = 240.0
-"""How long the end may take, in which nothing goes wrong any more."""
+"""The longest time of the end, in which nothing goes wrong any more."""
 LATE_S = 30.0
-"""What a consumer leaves behind others have within this time, a lease and more."""
+"""The longest time until others have the messages of a consumer that is gone."""
 HAND_OVER_S = 25.0
 OPERATION_TIMEOUT_S = 20
+REMOTE_PATIENCE = 35.0
+"""Over a network a consumer polls each 30 s at least, elsewhere four times a second."""
 
 
 class World:
-    """What one schedule has; `run` runs it."""
+    """The processes, store, time and oracle of one schedule; `run` runs it."""
 
     def __init__(self, seed: int, setting: Setting | None, without: frozenset[str]) -> None:
         self.lots = Lots(seed)
@@ -56,6 +58,11 @@ class World:
         store = TurnsStore.named(self.place, self.clock)
         assert isinstance(store, TurnsStore)
         self.store = store
+        store.remote = self.setting.remote
+        self.patience = REMOTE_PATIENCE if self.setting.remote else 1.0
+        """The factor of all bounds on time."""
+        self.remade = False
+        """A topic was deleted."""
         store.turns = self.turns
         store.lots = store.order = Lots(seed + 1)
         self.root = Root(f"memory://{self.place}", {})
@@ -68,9 +75,9 @@ class World:
         self.programs: dict[Process, list[Program]] = {}
         self.serving: Process | None = None
         self.troubled: list[tuple[float, float]] = []
-        """From when until when the store failed, or no broker served, in ms."""
+        """The beginning and the end of each time without a store or a broker, in ms."""
         self._trouble: dict[str, float] = {}
-        """What goes wrong now, and since when."""
+        """The present troubles, and the time of each one's beginning in ms."""
         self.calm_since_ms: float = inf
         self.finishing = False
         self.history: list[str] = []
@@ -81,7 +88,7 @@ class World:
             values[place] = POISON + values[place]
         count = self.setting.publishers
         self._values = [values[number::count] for number in range(count)]
-        """What is left to each publisher, however often it begins."""
+        """The messages that are left to each publisher, however often it begins."""
 
     def note(self, text: str) -> None:
         self.history.append(f"{self.turns.now_ms:>9.1f} {text}")
@@ -141,7 +148,7 @@ class World:
         self.oracle.fail("ended", f"{process.name}: pulsarlite standalone ended: {answer!r}")
 
     def says(self, text: str) -> None:
-        """What the command of a process says."""
+        """Note a line that the command of a process prints."""
         process = self.turns.current.process
         self.note(f"{process.name}: {text}")
         if " runs (process " in text:
@@ -240,7 +247,7 @@ class World:
         return max((min(end, now_ms) - max(at, since_ms) for at, end in gaps), default=0.0)
 
     def is_calm_for(self, seconds: float) -> bool:
-        """Whether nothing has gone wrong for so long."""
+        """True if nothing has gone wrong for so long."""
         return self.turns.now_ms - self.calm_since_ms >= seconds * 1000
 
     # -- the schedule ----------------------------------------------------------------------------
@@ -275,10 +282,13 @@ class World:
         self._finish(names)
 
     def _create_topics(self) -> None:
-        policies = {"retention_time_ms": -1, "retention_size_bytes": -1}
         for topic in self.topics:
-            name = TopicName.parse(topic)
-            self.root.create(name, self.setting.partitions, {"policies": policies})
+            self.create(topic)
+
+    def create(self, topic: str) -> None:
+        """A topic that keeps all of its messages."""
+        policies = {"retention_time_ms": -1, "retention_size_bytes": -1}
+        self.root.create(TopicName.parse(topic), self.setting.partitions, {"policies": policies})
 
     def _names(self) -> list[str]:
         """The processes that there are."""
@@ -320,14 +330,14 @@ class World:
         if self.setting.busy_at_end:
             self._hand_over()
         begun_ms = self.turns.now_ms
-        while self.turns.now_ms < begun_ms + FINISH_S * 1000:
+        while self.turns.now_ms < begun_ms + min(self.patience, 3) * FINISH_S * 1000:
             self.wait(2)
             self.look()
             missing = self.oracle.missing() + self._unread()
             if not missing and not self.backlog():
                 break
             late = self.oracle.waiting_too_long()
-            if late and self.turns.now_ms > begun_ms + LATE_S * 1000:
+            if late and self.turns.now_ms > begun_ms + self.patience * LATE_S * 1000:
                 self.oracle.fail("late", f"{late} had only those who are gone, {LATE_S:g} s later")
         else:
             lost = "\n  ".join(self.oracle.missing() + self._unread())
@@ -347,7 +357,7 @@ class World:
             waiting = [each for each in self.oracle.missing() if "to nobody" in each]
             if not waiting:
                 break
-            if self.turns.now_ms > begun_ms + HAND_OVER_S * 1000:
+            if self.turns.now_ms > begun_ms + self.patience * HAND_OVER_S * 1000:
                 lines = "\n  ".join(waiting)
                 self.oracle.fail("handover", f"not handed over in {HAND_OVER_S:g} s:\n  {lines}")
                 break

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pulsar_spark
+from pulsar_spark.state.deduplication_processor import deduplicate
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Application:
             raise AssertionError("an unknown option was taken")
 
     def streams_from_topic_to_topic_without_duplicates(self) -> None:
-        rows = pulsar_spark.deduplicate(self.stream(topic="orders", startingOffsets="earliest"))
+        rows = deduplicate(self.stream(topic="orders", startingOffsets="earliest"))
         writer = self.sink(rows.select("key", "value"), "copies", topic="copies")
         once = writer.trigger(availableNow=True)
         assert patiently(lambda: once.start().awaitTermination(DEADLINE_S))
@@ -71,24 +72,28 @@ class Application:
             )
 
         # Both are there first: what all subscriptions have had is trimmed.
-        for subscription in ("handled", "batches"):
+        for subscription in ("handled", "batches", "streamed"):
             self.admin.subscriptions.create("orders", subscription, "earliest")
         handled = pulsar_spark.process(self.consumed("handled", maxRedeliverCount="1"), handle)
         by_sink = self.sink(handled, "handled", subscriptionName="handled")
         self.runs_until(by_sink, lambda: self.backlog("handled") == 0)
         assert self.values(self.read(topic="orders-handled-DLQ")) == {3}
+        rows = pulsar_spark.acknowledgements(self.consumed("streamed"))
+        by_stream = self.sink(rows, "streamed", subscriptionName="streamed")
+        self.runs_until(by_stream, lambda: self.backlog("streamed") == 0)
         by_batch = self.consumed("batches").writeStream.foreachBatch(done)
         by_batch = by_batch.option("checkpointLocation", str(self.folder / "batches"))
         self.runs_until(by_batch, lambda: self.backlog("batches") == 0)
 
     def looks(self) -> None:
-        assert self.admin.subscriptions.list("orders") == ["batches", "handled"]
+        assert self.admin.subscriptions.list("orders") == ["batches", "handled", "streamed"]
         by = self.read(view="acknowledgements", topic="orders").groupBy("subscription").count()
         assert {row["subscription"]: row["count"] for row in by.collect()} == {
             "handled": COUNT,
             "batches": COUNT,
+            "streamed": COUNT,
         }
-        assert pulsar_spark.stats(self.spark, self.root, "orders").count() == 1
+        assert self.read(view="stats", topic="orders").count() == 1
 
     def gives_back_asks_for_later_and_acknowledges_all_up_to_one(self) -> None:
         """Each number once more, by a rejection or by the retry letter topic; then all are done."""

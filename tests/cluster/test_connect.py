@@ -29,8 +29,7 @@ def test_all_that_is_public_works_from_a_remote_session(machine: Machine) -> Non
 
 
 NEEDS_NO_SPARK = {
-    "Admin", "Client", "Policies", "PulsarliteError", "__version__", "dataset",
-    "redeliver_unacknowledged_messages", "redrive", "verify",
+    "Admin", "Client", "PulsarliteError", "__version__", "dataset", "verify",
 }  # fmt: skip
 DONE_BY_SESSION = {"register", "ship"}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import random
 import re
 import shutil
+import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -271,6 +273,33 @@ def test_a_broker_that_serves_and_one_that_is_gone_are_told_apart(topics: Root) 
     finding = found(check_root(topics), "broker")
     assert finding.state is State.WARNING
     assert "pulsarlite standalone" in finding.remedy
+
+
+def test_a_probe_is_told_by_the_exit_status_whether_a_broker_serves(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = ["doctor", "--live", "--service-url", topics.service_url]
+    assert main(live) == 1
+    assert "none serves this root" in capsys.readouterr().out
+    with EmbeddedBroker(topics):
+        assert main(live) == 0
+        host, process = socket.gethostname(), os.getpid()
+        assert f"ok       broker: process {process} on {host} serves" in capsys.readouterr().out
+    late = {"host": "h", "process": 1, "id": "x", "holds_ms": -1}
+    topics.store.touch(HEARTBEAT_FILE, HEARTBEAT_FORMAT.encode(late))
+    assert main(live) == 1
+    assert "has shown no life for" in capsys.readouterr().out
+
+
+def test_a_probe_needs_a_root_and_says_what_is_wrong_with_its_store(
+    s3_root: S3Root, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PULSARLITE_SERVICE_URL", raising=False)
+    assert main(["doctor", "--live"]) == 1
+    assert "give --service-url" in capsys.readouterr().err
+    storage = [f"--storage={name}={value}" for name, value in s3_root.options.items()]
+    assert main(["doctor", "--live", "--service-url", "s3://nowhere/x", *storage]) == 1
+    assert "no such bucket" in capsys.readouterr().out
 
 
 def test_a_file_that_is_gone_is_a_problem_of_its_topic(

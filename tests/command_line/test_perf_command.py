@@ -70,6 +70,14 @@ def test_a_producer_ends_after_so_many_messages_in_all_topics(
     assert "mean: " in lines[2]
 
 
+def test_batches_of_one_message_are_none(
+    served: pulsar.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "produce", "t", "-m", "3", "-r", "0", "-bm", "1")[0] == 0
+    reader = served.create_reader("t", pulsar.MessageId.earliest)
+    assert [reader.read_next(1000).message_id().batch_index() for _ in range(3)] == [-1] * 3
+
+
 def test_a_consumer_prints_lines_as_pulsar_perf_does(
     served: pulsar.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:

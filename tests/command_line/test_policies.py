@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark import Admin
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.tools.command_line.command_line import main
 from pulsar_spark.model.topic_name import TopicName
@@ -158,7 +158,7 @@ def test_what_is_wrong_is_refused_with_what_would_be_right(root: Root, say: Prin
     assert "[INVALID_TOPIC_NAME]" in say.error("namespaces", "policies", "public")
     with pytest.raises(SystemExit):
         main(["topics", "set-deduplication", "orders"])
-    assert Policies(ORDERS, service_url=root.service_url).get() == {}
+    assert Admin(root.service_url).policies(ORDERS).get() == {}
 
 
 def test_how_topics_are_made_is_said_of_namespaces(say: PrintLine) -> None:

@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from pulsar_spark import Admin
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer
 from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.runtime.housekeeping.housekeeper import Housekeeper
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage import service_url
 from pulsar_spark.connector.storage.local_store import LocalStore
@@ -154,7 +154,7 @@ class Day(AbstractContextManager["Day"]):
         self._producer = MessageProducer(
             {**given, "numPartitions": str(PARTITIONS)}, publish_delay_ms=60_000
         )
-        Policies("public/default", service_url=str(folder)).set(**{**POLICIES, **policies})
+        Admin(str(folder)).policies("public/default").set(**{**POLICIES, **policies})
         self.broker = EmbeddedBroker(self.root, "_broker/embedded.json")
         self._given = {**given, "negativeAckRedeliveryDelay": f"{LATER_S}s"}
         self.consumers: dict[tuple[str, int], MessageConsumer] = {}

@@ -26,7 +26,7 @@ COLOURS = r"(?:fill|stroke): (#[0-9a-f]{6})"
 
 def run(example: str, folder: Path, **given: Any) -> None:
     """Run it with its folder in that one."""
-    program = example.replace('"/data/', f'"{folder}/')
+    program = re.sub('"(topics|checkpoints)(?=["/])', rf'"{folder}/\1', example)
     exec(compile(program, "README.md", "exec"), {"__name__": "__main__", **given})
 
 

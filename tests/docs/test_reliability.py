@@ -12,6 +12,7 @@ import pytest
 from docs.models.check import MODELS
 from tests import mutants
 from tests.architecture.sources import REPOSITORY
+from tests.client_torture.points import BY_NAME
 from tests.invariants import INVARIANTS
 from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.mutants import MUTANTS as BROKERS
@@ -64,7 +65,9 @@ def test_a_row_names_its_invariant_the_test_that_holds_it_and_the_mutant_that_br
 def assert_is_a_test(test: str) -> None:
     file, _, name = test.partition("::")
     text = (REPOSITORY / "tests" / file).read_text(encoding="utf-8")
+    name, _, case = name.rstrip("]").partition("[")
     assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"{file} has no {name}"
+    assert not case or case in BY_NAME
 
 
 def test_there_are_rows() -> None:

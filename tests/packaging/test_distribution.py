@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -69,6 +71,8 @@ def test_the_wheel_holds_every_module_once_and_nothing_else(checkout: Path, whee
     ):
         modules = (checkout / folder).rglob("*.py")
         expected |= {f"{package}/{path.relative_to(checkout / folder)}" for path in modules}
+    alias = "pulsar_spark/pulsarlite/__init__.py"
+    expected = expected - {alias} | {"pulsarlite/__init__.py", "pulsarlite/py.typed"}
     pages = checkout / "connector" / "tools" / "dashboard"
     shown = [*pages.glob("templates/*"), *pages.glob("static/*")]
     assert len(shown) > 5
@@ -85,9 +89,45 @@ def test_an_installed_wheel_works_outside_the_repository(wheel: Path, tmp_path: 
     assert found["top_level"] == []
     assert (tmp_path / "env" / "bin" / "pulsarlite").exists()
     assert ">Topics</h1>" in run(python, "-c", DASHBOARD, cwd=tmp_path)
+    assert "Usage" in run(python, "-m", "pulsarlite", "--help", cwd=tmp_path).capitalize()
     test = "def test_users(pulsarlite):\n    assert pulsarlite.messages('t') == []\n"
     (tmp_path / "test_users.py").write_text(test)
     assert "1 passed" in run(python, "-m", "pytest", "-q", "test_users.py", cwd=tmp_path)
+
+
+USERS = """
+import pulsar_spark
+import pulsarlite
+from pulsarlite import errors, pulsar
+
+reveal_type(pulsarlite.session)
+reveal_type(pulsar_spark.Admin().topics)
+reveal_type(pulsar.Client("memory://t"))
+reveal_type(errors.PulsarliteError.condition)
+pulsarlite.sesion()
+pulsar_spark.sesion()
+"""
+
+
+def test_a_type_checker_knows_both_names_and_finds_a_misspelt_one(
+    wheel: Path, tmp_path: Path
+) -> None:
+    python = environment_with(wheel, tmp_path / "env")
+    (tmp_path / "users.py").write_text(USERS)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python)]
+    command.append("users.py")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    notes = [line.partition("Revealed type is ")[2] for line in lines if "Revealed" in line]
+    assert [notes[0].startswith('"def ('), *notes[1:]] == [
+        True,
+        '"pulsar_spark.connector.tools.admin.topics.Topics"',
+        '"pulsar_spark.connector.client.client.Client"',
+        '"str"',
+    ], done.stdout
+    found = [line.partition("error: ")[2] for line in lines if " error: " in line]
+    assert len(found) == 2, done.stdout
+    assert all('has no attribute "sesion"' in each for each in found)
 
 
 def test_the_sdist_builds_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:

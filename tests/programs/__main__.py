@@ -29,12 +29,14 @@ def main() -> int:
             print(f"{name}: {time.monotonic() - begun_s:.1f} s", flush=True)
         reasons = differences.expected(name)
         for each in found:
-            unexplained += each.step not in reasons
-            if asked.verbose or each.step not in reasons:
-                print(each, "\n  ", reasons.get(each.step, "no reason"), flush=True)
+            known = reasons.get(each.step, [])
+            is_explained = differences.is_explained(each, known)
+            unexplained += not is_explained
+            if asked.verbose or not is_explained:
+                print(each, "\n  ", *known or ["no reason"], flush=True)
         alike = reasons.keys() - {each.step for each in found}
         for step in sorted(alike):
-            print(f"{name} {step} is alike now: {reasons[step]}", flush=True)
+            print(f"{name} {step} is alike now: {', '.join(reasons[step])}", flush=True)
         if asked.prune:
             _prune(table, name, alike)
     if asked.prune:
@@ -43,13 +45,12 @@ def main() -> int:
     return min(unexplained, 1)
 
 
-def _prune(table: dict[str, dict[str, dict[str, list[int]]]], name: str, alike: set[int]) -> None:
-    for reasons in table.values():
-        for programs in reasons.values():
-            if name in programs:
-                programs[name] = [step for step in programs[name] if step not in alike]
-                if not programs[name]:
-                    del programs[name]
+def _prune(table: differences.Table, name: str, alike: set[int]) -> None:
+    for programs in table.values():
+        if name in programs:
+            programs[name] = [step for step in programs[name] if step not in alike]
+            if not programs[name]:
+                del programs[name]
 
 
 if __name__ == "__main__":

@@ -125,24 +125,33 @@ def key_shared(draw: random.Random) -> list[Step]:
 
 
 def failover(draw: random.Random) -> list[Step]:
-    """The second takes over with what the first did not acknowledge."""
+    """Two share the partitions, from the beginning or from when the first has all; it leaves."""
     of = Program()
+    of.do("create_partitioned", topic="t", partitions=2)
     kind = enum("ConsumerType", "Failover")
     first, second = draw.choice([("a", "b"), ("b", "a")])
+    is_late = draw.random() < 0.5
     of.subscribe("c0", consumer_type=kind, consumer_name=first)
-    of.pause(300)
-    of.subscribe("c1", consumer_type=kind, consumer_name=second)
-    of.pause(300)
-    of.producer("p")
-    number = draw.randrange(3, 9)
-    of.send_many("p", number, draw)
-    of.drain("c0", "c1", order="set", expected=number, most=number)
-    of.drain("c0")
-    of.drain("c1")
+    if not is_late:
+        of.subscribe("c1", consumer_type=kind, consumer_name=second)
+        of.pause(1_500)
+    number = draw.randrange(2, 5)
+    for partition in range(2):
+        of.producer(f"p{partition}", topic=topic(f"t-partition-{partition}"))
+        of.send_many(f"p{partition}", number, draw, start=10 * partition)
+    of.drain("c0", order="partition", expected=2 * number if is_late else number)
+    if is_late:
+        of.subscribe("c1", consumer_type=kind, consumer_name=second)
+        of.pause(1_500)
+        for partition in range(2):
+            of.send_many(f"p{partition}", 1, draw, start=10 * partition + number)
+        number += 1
+    of.drain("c1", order="partition", expected=number)
     of.call("c0.close")
     of.pause(1_500)
-    of.send_many("p", 2, draw, start=number)  # a Pulsar may read on only now
-    of.drain("c1", then="acknowledge", expected=number + 2, quiet_ms=1_000)
+    for partition in range(2):  # a Pulsar may read on only now
+        of.send_many(f"p{partition}", 2, draw, start=10 * partition + number)
+    of.drain("c1", order="partition", then="acknowledge", expected=number + 4, quiet_ms=1_000)
     return of.steps
 
 

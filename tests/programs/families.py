@@ -24,13 +24,10 @@ def programs() -> dict[str, list[Step]]:
     for family, (make, count) in FAMILIES.items():
         for number in range(count):
             name = f"{family}-{number:02}"
-            if name not in UNSTABLE:
-                found[name] = make(random.Random(name))
+            found[name] = make(random.Random(name))
     return found | arguments.programs()
 
 
-UNSTABLE = {"failover-00", "failover-03", "failover-05"}
-"""Programs that a Pulsar ends in several ways: it sent earlier messages late after a takeover."""
 FAMILIES: dict[str, tuple[Family, int]] = {
     "exclusive": (consuming.exclusive, 18),
     "shared": (consuming.shared, 14),

@@ -7,12 +7,14 @@ machine's clock, since only the owner of a moved clock moves it, and asyncio wai
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pulsar_spark import Admin, pulsar
+from pulsar_spark.connector.inspect.telemetry.client_logs import PACKAGE_LOGGER
 from pulsar_spark.connector.runtime.housekeeping import compaction
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.memory_store import MEMORY, MemoryStore
@@ -80,7 +82,13 @@ def host(name: str, steps: list[Step]) -> Iterator[PulsarliteHost]:
 
 
 def run(name: str, steps: list[Step]) -> list[Any]:
-    """The trace of a program here."""
-    with host(name, steps) as of:
-        found: list[Any] = json.loads(json.dumps(Interpreter(of, name).run(steps)))
-        return found
+    """The trace of a program here. A program may set the log of the process, which ends with it."""
+    package = logging.getLogger(PACKAGE_LOGGER)
+    level, handlers = package.level, package.handlers[:]
+    try:
+        with host(name, steps) as of:
+            found: list[Any] = json.loads(json.dumps(Interpreter(of, name).run(steps)))
+            return found
+    finally:
+        package.setLevel(level)
+        package.handlers[:] = handlers

@@ -26,7 +26,7 @@ def readers(draw: random.Random) -> list[Step]:
     batched = draw.random() < 0.4
     of.producer("p", **batching(draw, batched=batched))
     number = draw.randrange(3, 9)
-    of.send_many("p", number, draw, batched=batched)
+    of.send_many("p", number, draw, batched=batched, pause_ms=0 if batched else 5)
     of.call("client.create_reader", "all", topic=topic("t"), start_message_id={"$edge": "earliest"})
     of.drain("all", **{"as": "m"})
     start = draw.choice([{"$id": f"m{draw.randrange(number)}"}, {"$edge": "latest"},

@@ -80,9 +80,9 @@ class Host:
     def run(self) -> None:
         """Let all talk until nobody has anything to say."""
         turned = self._turns()
-        while turned or any(each.is_unreported for each in self.consumers):
+        while turned or any(each.queue._handed for each in self.consumers):
             for consumer in list(self.consumers):
-                if turned or consumer.is_unreported:
+                if turned or consumer.queue._handed:
                     consumer.poll()
             turned = self._turns()
 

@@ -26,7 +26,7 @@ from tests.soak.query import Place
 from tests.soak.subscribers import CLIENTS, SUBSCRIPTIONS
 from tests.soak.subscriptions import Subscriptions
 
-MOST_SERVED_S = 10.0
+MOST_SERVED_S = 20.0
 """A host is killed at most so long after it began to serve."""
 LEASE_S = 10.0
 """Shorter than under Spark: processes without it start in a second."""

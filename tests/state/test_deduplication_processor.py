@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import pulsar_spark
 from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.state.deduplication_processor import deduplicate
 from tests.connector.reading import messages
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def add(folder: Path, name: str, rows: Iterable[tuple[str | None, int | None]]) 
 def publish(spark: SparkSession, folder: Path, root: Path) -> None:
     """Each file a micro-batch, through `deduplicate`, into the topic."""
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-    frame = pulsar_spark.deduplicate(reader.json(str(folder)))
+    frame = deduplicate(reader.json(str(folder)))
     assert frame.columns == [field.split()[0] for field in SCHEMA.split(", ")]
     writer = frame.writeStream.format("pulsarlite").option("topic", "t")
     writer = writer.option("checkpointLocation", str(folder.parent / "checkpoint"))
@@ -75,4 +75,4 @@ def test_each_message_passes_once_in_any_order_across_micro_batches_and_restarts
 def test_rows_without_producer_and_sequence_id_are_refused(spark: SparkSession) -> None:
     frame: DataFrame = spark.sql("select 'a' as value, 1 as sequence_id")
     with pytest.raises(InvalidMessageError, match="There is no column producer_name"):
-        pulsar_spark.deduplicate(frame)
+        deduplicate(frame)

@@ -1,4 +1,8 @@
-"""Azurite and Versity's S3 gateway as processes, each with a folder of its own."""
+"""Azurite and Versity's S3 gateway as processes, each with a folder of its own.
+
+No registry has a server of Google's XML protocol with conditional writes (fake-gcs-server 1.56
+refuses XML writes), so that is the tests' own.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from tests.connector.storage.object_service import serving
 from tests.waiting import eventually
 
 INSTALLED = Path(sys.prefix, "stores")
@@ -83,7 +88,16 @@ def versity(folder: Path) -> Iterator[Server]:
         yield Server(f"s3://{BUCKET}/root", port, options, "aws_endpoint")
 
 
-SERVERS = {"azure": azurite, "s3": versity}
+@contextmanager
+def google(folder: Path) -> Iterator[Server]:
+    """Google Cloud Storage's protocol, by the tests' own server, in memory."""
+    del folder
+    with serving("gs") as service:
+        port = int(service.address.rpartition(":")[2])
+        yield Server(service.root(), port, service.options, "google_service_account_key")
+
+
+SERVERS = {"azure": azurite, "s3": versity, "google": google}
 
 
 @contextmanager

@@ -94,6 +94,16 @@ def withholds_no_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WithheldBatches, "_count", lambda *_: 0)
 
 
+def reads_a_batch_that_it_withheld(patch: pytest.MonkeyPatch) -> None:
+    original = WithheldBatches.leaves_out
+
+    def leaves_out(*given: Any) -> bool:
+        original(*given)
+        return False
+
+    patch.setattr(WithheldBatches, "leaves_out", leaves_out)
+
+
 def forgets_what_it_withheld(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WithheldBatches, "behind", lambda *_: SuspectMessages())
 
@@ -127,6 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     steps_again_what_has_happened,
     sees_no_growth_behind_a_subscriber,
     withholds_no_batch,
+    reads_a_batch_that_it_withheld,
     forgets_what_it_withheld,
     tries_again_what_it_tried_apart,
     subscribes_nobody_to_new_partitions,
@@ -155,6 +166,7 @@ def has_poison(setting: Setting) -> bool:
 WHERE: Mapping[Mutant, Callable[[Setting], bool]] = {
     grants_keys_that_drain: keeps_keys_in_order,
     withholds_no_batch: has_poison,
+    reads_a_batch_that_it_withheld: has_poison,
     forgets_what_it_withheld: has_poison,
     tries_again_what_it_tried_apart: has_poison,
 }

@@ -290,8 +290,7 @@ _OF_STATES: Final = (
     ),
     View(
         "stats",
-        "A row a topic partition: Pulsar's `topics stats`, by its names and nested as it is. "
-        "`pulsar_spark.stats(spark, ...)` reads it.",
+        "A row a topic partition: Pulsar's `topics stats`, by its names and nested as it is.",
         False,
         (*_PLACE, *(ViewColumn(*each) for each in TOPIC if each.type is not None)),
     ),

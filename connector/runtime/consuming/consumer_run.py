@@ -330,6 +330,11 @@ class ConsumerRun:
         }
         self._reported = begun, planned
 
+    @property
+    def may_report(self) -> bool:
+        """True if a partition may have something new to report."""
+        return bool(self._to_report)
+
     def to_report(self, topic_partition: TopicPartition) -> None:
         """Note that the host has something to add to the partition's report."""
         self._to_report.add(topic_partition)

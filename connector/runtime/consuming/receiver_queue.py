@@ -46,11 +46,6 @@ class ReceiverQueue:
         """True if `take` has a message."""
         return bool(self._ready)
 
-    @property
-    def is_unreported(self) -> bool:
-        """True if messages were handed out that no report has named."""
-        return bool(self._handed)
-
     def put(self, messages: Iterable[ReceivedMessage], is_suspect: IsSuspect | None) -> None:
         """Add these, in order; from the first suspect on they are withheld."""
         with self._lock:

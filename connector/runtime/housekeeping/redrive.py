@@ -1,6 +1,6 @@
 """Redrive: dead letters go back to where they came from, all of them or those that match.
 
-    done = pulsar_spark.redrive("root", "orders-billing-DLQ", reason="rejected", error="Timeout")
+    done = Admin("root").topics.redrive("orders-billing-DLQ", error="Timeout")
 
 Invariants: a letter is published again and acknowledged for the redriving subscription in one
 transaction, so it goes back once, wherever a redrive is killed; a newer redrive of a subscription
@@ -11,7 +11,7 @@ this does, to the source for all that read it: docs/decisions/0026.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
@@ -152,43 +152,6 @@ class Redriven:
     """Topic -> how many went there."""
     left: dict[str, int] = field(default_factory=dict)
     """Why letters stay -> how many."""
-
-
-def redrive(
-    service_url: str | None,
-    topic: str,
-    *,
-    origin_topic: str | None = None,
-    dead_lettered_by: str | None = None,
-    reason: str | None = None,
-    error: str | None = None,
-    key: str | None = None,
-    properties: Mapping[str, str] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    message_ids: Iterable[MessageId | str] = (),
-    to: str | None = None,
-    subscription: str = REDRIVE_SUBSCRIPTION,
-    dry_run: bool = False,
-    storage: Mapping[str, str] | None = None,
-) -> Redriven:
-    """Publish the letters of a dead letter topic where they came from; all, or those that match.
-
-    They go back with value, key, ordering key, event time, schema and the properties that they had,
-    and are acknowledged for the `subscription`, so the next redrive has only the others. A broker
-    has to run. `to` is a topic to take in place of theirs; a `dry_run` changes nothing.
-
-    TopicNotFoundError, InvalidOptionError; BrokerAbsentError; InvalidTxnStatusError if a newer
-    redrive has taken over. Letters whose topic is gone, or refuses them, stay and are counted.
-    """
-    root = Root.at(service_url, storage)
-    ids = tuple(MessageId.parse(each) if isinstance(each, str) else each for each in message_ids)
-    name = None if origin_topic is None else str(TopicName.parse(origin_topic))
-    requested = DeadLetterFilter(
-        name, dead_lettered_by, reason, error, key, dict(properties or {}), since, until, ids
-    )
-    run = Redrive(root, TopicName.parse(topic), requested, to, subscription)
-    return run.look() if dry_run else run.run()
 
 
 class Redrive:

@@ -34,6 +34,7 @@ from pulsar_spark.connector.runtime.schema.schema_registration import (
 )
 from pulsar_spark.connector.runtime.topics.non_persistent import check_publishing
 from pulsar_spark.connector.runtime.topics.policies import (
+    check_domain,
     deduplicates,
     max_delivery_delay_ms,
     open_or_create,
@@ -126,6 +127,7 @@ class _TopicWriter:
         if incarnation is None:
             self._ledger = open_or_create(root, topic, options, settings)
         else:
+            check_domain(root, topic)
             self._ledger = root.known(topic) or root.open(topic)
             self._ledger.check_incarnation(incarnation)
         self._ledger.state.check_takes_messages()

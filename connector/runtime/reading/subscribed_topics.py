@@ -19,7 +19,13 @@ from pulsar_spark.connector.runtime.reading.partition_view import PartitionView
 from pulsar_spark.connector.runtime.topics.activity import REMOTE_BUSY_S, ActivityWatch
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.runtime.topics.non_persistent import check_reading
-from pulsar_spark.connector.runtime.topics.policies import KEPT, check_creation, receive_from
+from pulsar_spark.connector.runtime.topics.policies import (
+    KEPT,
+    check_creation,
+    check_domain,
+    is_allowed,
+    receive_from,
+)
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.folder_watch import Watched
 from pulsar_spark.consumer.stream_offset import StreamOffset
@@ -395,6 +401,7 @@ class SubscribedTopics:
         if topic in self._ledgers:
             return
         check_reading(topic, self.options)
+        check_domain(self.root, name)
         found = self.root.open_found(name)
         if found is None:
             if topic in self._read_before:
@@ -431,7 +438,9 @@ class SubscribedTopics:
         again = (each for each in self._names if each.partitioned_topic_name in self.left_out)
         for topic in again if self._pattern is None else self.root.matching(self._pattern):
             name = topic.partitioned_topic_name
-            if name not in self._ledgers and (found := self.root.open_found(topic)) is not None:
+            if name in self._ledgers or not is_allowed(self.root, topic):
+                continue
+            if (found := self.root.open_found(topic)) is not None:
                 check_reading(name, self.options)
                 if name in self.left_out:
                     self.made_again.add(name)

@@ -130,16 +130,38 @@ def _without_logical_types(value: Any) -> Any:
     return kept
 
 
-def _with_numbered_symbols(parsed: Any) -> Any:
-    """The parsed definition with each enum's symbols by index: a list has a symbol at index -1."""
+class _Branches(list[Any]):
+    """The branches of a union, none at an index below 0: fastavro would add the length to it."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if index < 0:
+            raise ValueError(f"a union has no branch {index}")
+        return super().__getitem__(index)
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def with_bounded_indexes(parsed: Any) -> Any:
+    """A parsed definition to read by: no enum has a symbol, and no union a branch, at index -1."""
     if isinstance(parsed, list):
-        return [_with_numbered_symbols(each) for each in parsed]
+        return _Branches(map(with_bounded_indexes, parsed))
     if not isinstance(parsed, dict):
         return parsed
-    numbered = {name: _with_numbered_symbols(each) for name, each in parsed.items()}
+    bounded = dict(parsed)
+    for name in parsed.keys() & {"type", "items", "values"}:
+        bounded[name] = with_bounded_indexes(parsed[name])
+    if "fields" in parsed:
+        bounded["fields"] = [*map(with_bounded_indexes, parsed["fields"])]
+    if "__named_schemas" in parsed:
+        held = parsed["__named_schemas"].items()
+        bounded["__named_schemas"] = {name: with_bounded_indexes(each) for name, each in held}
     if parsed.get("type") == "enum":
-        numbered["symbols"] = dict(enumerate(parsed["symbols"]))
-    return numbered
+        bounded["symbols"] = dict(enumerate(parsed["symbols"]))
+    return bounded
 
 
 def _default(avro: AvroType, value: Any, as_json: bool) -> Any:
@@ -265,7 +287,7 @@ def finite_or_text(value: float) -> Any:
 
 def _avro_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Callable[[bytes], Any]:
     avro = fastavro()
-    written = _with_numbered_symbols(_parsed_definition(avro, writer))
+    written = with_bounded_indexes(_parsed_definition(avro, writer))
     requested = None
     if reader != writer:
         requested = reading_records_of(avro, _parsed_definition(avro, reader), reader, writer)

@@ -46,7 +46,6 @@ from pulsar_spark.model.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.model.positions.position import EARLIEST, Position
 from pulsar_spark.model.positions.position_set import PositionSet
 from pulsar_spark.model.topic_name import TopicName, TopicPartition
-from pulsar_spark.options.option_values import Delay, milliseconds_of
 
 _log: Final = logging.getLogger(__name__)
 ANSWER_WITHIN_S: Final = 60.0
@@ -324,23 +323,9 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
 
 
 def redeliver_unacknowledged_messages(
-    topic: str,
-    subscription: str,
-    *,
-    consumer: str | None = None,
-    service_url: str | None = None,
-    storage: Mapping[str, str] | None = None,
-    timeout: Delay = "60s",
+    root: Root, topic: str, subscription: str, consumer: str | None, timeout_s: float
 ) -> None:
-    """Have all messages delivered again that the consumers of a subscription have not acknowledged.
-
-    Of one consumer, if it is named: a query's is its `consumerName`. Returns when the broker has
-    done it. What a micro-batch has that runs now is among them, unless it is acknowledged first.
-    TopicNotFoundError, or BrokerRefusedError if there is no such subscription or consumer;
-    BrokerAbsentError if no broker answers in time. Follows Pulsar's
-    `Consumer.redeliverUnacknowledgedMessages`.
-    """
-    root = Root.at(service_url, storage)
+    """Work of `Subscriptions.redeliver_unacknowledged_messages`."""
     name = TopicName.parse(topic)
     known = subscriptions(root, root.open(name).topic)
     found = [each for each in known if each.name == subscription]
@@ -371,7 +356,7 @@ def redeliver_unacknowledged_messages(
             f"{', '.join(sorted(there)) or 'none'}.",
         )
     SystemTopic(root, COMMANDS).append(records)
-    receipts.wait(milliseconds_of(timeout) / 1000)
+    receipts.wait(timeout_s)
 
 
 def message_states(

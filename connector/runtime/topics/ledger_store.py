@@ -152,9 +152,10 @@ class LedgerStore:
     ) -> list[Commit]:
         """Copy the rows of small files into larger ones, ids unchanged; one commit for each.
 
-        A merged file takes the place of up to `up_to_bytes`. Its rows lie by partition, in ledger
-        order. A file that is trimmed meanwhile is left out. A file inside its commit is copied even
-        if it is the only one, so that the log can be cleaned up behind it.
+        A merged file takes the place of up to `up_to_bytes`, and of about SMALL_FILE_LEDGERS
+        ledgers at most, so memory does not grow with the number of files. Its rows lie by
+        partition, in ledger order. A file that is trimmed meanwhile is left out. A file inside its
+        commit is copied even if it is the only one, so that the log can be cleaned up behind it.
         """
         self.ledger.refresh()
         groups = [
@@ -222,14 +223,15 @@ class LedgerStore:
                 if sizes.get(each.file, inf) <= SMALL_FILE_BYTES:
                     files.setdefault(each.file, []).append(each)
         group: list[list[LedgerInfo]] = []
-        size_bytes = 0
+        size_bytes = number = 0
         small = [its for its in files.values() if len(its) < SMALL_FILE_LEDGERS]
         for ledgers in sorted(small, key=lambda its: min(e.ledger_id for e in its)):
             size_bytes += sizes[ledgers[0].file]
-            if size_bytes > up_to_bytes:
+            if size_bytes > up_to_bytes or number >= SMALL_FILE_LEDGERS:
                 yield group
-                group, size_bytes = [], sizes[ledgers[0].file]
+                group, size_bytes, number = [], sizes[ledgers[0].file], 0
             group.append(ledgers)
+            number += len(ledgers)
         yield group
 
     def _data_files(self) -> dict[str, ObjectInfo]:

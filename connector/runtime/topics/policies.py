@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +21,14 @@ from pulsar_spark.broker.protocol.policies import TopicPolicies
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
-from pulsar_spark.errors import DAMAGE, InvalidOptionError, PulsarliteError, TooManyTopicsError
+from pulsar_spark.errors import (
+    DAMAGE,
+    BrokerRefusedError,
+    InvalidOptionError,
+    PulsarliteError,
+    ServerError,
+    TooManyTopicsError,
+)
 from pulsar_spark.model.records.stored_record import StoredFormat, readable
 from pulsar_spark.model.schema.schema_registry import DEFAULT_STRATEGY, SchemaCompatibilityStrategy
 from pulsar_spark.model.topic_name import (
@@ -56,6 +64,8 @@ POLICIES_FORMAT: Final = StoredFormat(
     fields=APART | {NESTED, PROPERTIES},
     remedy="Restore it from a copy, or delete it to be without policies.",
 )
+EVERY_NAMESPACE: Final = "*"
+"""The name under which a root's policies are set: those of namespaces that say nothing."""
 KEPT: Final = {NESTED: {"keep_without_subscription": True}}
 """Settings of a topic that keeps all until it has had a durable subscription."""
 KEPT_FOR_SEEKS: Final = {NESTED: {**KEPT[NESTED], "keep_acknowledged": True}}
@@ -64,14 +74,16 @@ POLICIES_EVERY_S: Final = 5.0
 """Seconds between two polls of a namespace's policies by broker and consumers, on a local disk."""
 REMOTE_POLICIES_EVERY_S: Final = 120.0
 """The same over a network, where a publisher passes the policies that it read."""
+ROOT_POLICIES_EVERY_S: Final = 600.0
+"""Seconds between two polls of a root's policies over a network."""
 Settings = Mapping[str, Any]
 _log = logging.getLogger(__name__)
 
 
 class Policies:
-    """The policies of a topic, or of all topics of a namespace, and the effective ones.
+    """The policies of a topic, of all topics of a namespace or of a root, and the effective ones.
 
-        orders = pulsar_spark.Policies("orders", service_url="s3://bucket/prefix")
+        orders = pulsar_spark.Admin("s3://bucket/prefix").policies("orders")
         orders.set(retention_time="3d", retention_size="10G")
         orders.get()                      # {'retention_time': 259200, 'retention_size': ...}
         orders.remove("retention_time", "retention_size")
@@ -81,21 +93,18 @@ class Policies:
     or step of the broker on, and nothing has to be started anew.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        service_url: str | None = None,
-        storage: Mapping[str, str] | None = None,
-    ) -> None:
-        """`name` is a topic's (`orders`), or a namespace's with its tenant (`acme/eu`).
+    def __init__(self, root: Root, name: str) -> None:
+        """`name` is a topic's (`orders`), a namespace's with its tenant (`acme/eu`), or `*`.
 
-        Without `service_url` the environment's counts; `storage` are options of the object store.
+        `*` stands for the root: what it says holds in namespaces that say nothing.
+
         TopicNotFoundError if there is no such topic. A namespace need not be there.
         """
-        root = Root.at(service_url, storage)
         self._store, self._ledger = root.store, None
-        if name.count("/") == 1:
+        self._namespace: NamespaceName | None = None
+        if name == EVERY_NAMESPACE:
+            self.name = name
+        elif name.count("/") == 1:
             self._namespace = NamespaceName.parse(name)
             self.name = name
         else:
@@ -119,7 +128,7 @@ class Policies:
     def get(self) -> dict[str, Any]:
         """The policies that are set here, by name."""
         if self._ledger is None:
-            words = topic_policies.set_policies(read_policies(self._store, self._namespace))
+            words = topic_policies.set_policies(_own_policies(self._store, self._namespace))
         else:
             self._ledger.refresh()
             words = topic_policies.set_policies(self._ledger.state.settings)
@@ -132,7 +141,9 @@ class Policies:
         if self._ledger is not None:
             self._ledger.refresh()
             settings = self._ledger.state.settings
-        found = topic_policies.applied(settings, read_policies(self._store, self._namespace))
+        everywhere = _own_policies(self._store, None)
+        own = _own_policies(self._store, self._namespace) if self._namespace else {}
+        found = topic_policies.applied(settings, own, everywhere)
         return {
             each.setting.name: each._replace(value=each.setting.unit.given(each.value))
             for each in found.values()
@@ -146,6 +157,8 @@ class Policies:
         if source == "topic":
             return "as the topic says"
         open_ = "" if self._ledger is None else "; the topic says nothing"
+        if source == "root":
+            return f"as is said of every namespace ({EVERY_NAMESPACE}){open_}"
         return f"as namespace {self._namespace} says{open_}"
 
     def _change(self, changes: Mapping[str, Any]) -> None:
@@ -159,7 +172,17 @@ class Policies:
 
 
 def read_policies(store: ObjectStore, namespace: NamespaceName) -> Settings:
-    """The contents of the namespace's file as of now; empty if there is none."""
+    """The policies of the namespace as of now, and its root's where it says nothing.
+
+    Over a network the root's are as of the last poll.
+    """
+    own = _own_policies(store, namespace)
+    everywhere = _polled_policies(store, None) if store.remote else _own_policies(store, None)
+    return topic_policies.inherited(everywhere, own)
+
+
+def _own_policies(store: ObjectStore, namespace: NamespaceName | None) -> Settings:
+    """The contents of the file of a namespace, or of the root; empty if there is none."""
     path = policies_path(namespace)
     return policies_of(store.get(path), path)
 
@@ -175,13 +198,15 @@ def policies_of(data: bytes | None, name: str) -> Settings:
     return settings
 
 
-def change_policies(store: ObjectStore, namespace: NamespaceName, **changes: Any) -> Settings:
+def change_policies(
+    store: ObjectStore, namespace: NamespaceName | None, **changes: Any
+) -> Settings:
     """Have the file say these by stored name, or (None) say nothing of them; all that it says."""
     return change_settings(store, namespace, lambda known: topic_policies.changed(known, changes))
 
 
 def change_settings(
-    store: ObjectStore, namespace: NamespaceName, changed: Callable[[Settings], Settings]
+    store: ObjectStore, namespace: NamespaceName | None, changed: Callable[[Settings], Settings]
 ) -> Settings:
     """Have the file say what is made of what it says; all that it says then."""
     path = policies_path(namespace)
@@ -200,24 +225,29 @@ def change_settings(
 
 
 class NamespaceWatch:
-    """The policies of namespaces, polled now and then. Unreadable ones stay as they were."""
+    """The policies of namespaces, polled now and then. Unreadable ones stay as they were.
+
+    Over a network it has the root's too; on a local disk these are read with each namespace's.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._every_s = REMOTE_POLICIES_EVERY_S if store.remote else POLICIES_EVERY_S
-        self._known: dict[NamespaceName, tuple[float, Settings]] = {}
+        self._known: dict[NamespaceName | None, tuple[float, Settings]] = {}
         """When a namespace was looked at, and what it said."""
 
-    def policies(self, namespace: NamespaceName, before: Settings | None = None) -> Settings:
-        """The namespace's policies; `before` has those that the caller knows."""
+    def policies(self, namespace: NamespaceName | None, before: Settings | None = None) -> Settings:
+        """The policies of a namespace, or of the root; `before` has those that the caller knows."""
         now_s = self._store.clock.monotonic_s()
         looked_s, known = self._known.get(namespace, (-inf, before or {}))
-        if now_s - looked_s < self._every_s:
+        if now_s - looked_s < (self._every_s if namespace else ROOT_POLICIES_EVERY_S):
             return known
         try:
-            known = read_policies(self._store, namespace)
+            store = self._store
+            known = read_policies(store, namespace) if namespace else _own_policies(store, None)
         except PulsarliteError as error:
-            _log.error("The policies of %s stay as they were: %s", namespace, error)
+            what = namespace or "the root"
+            _log.error("The policies of %s stay as they were: %s", what, error)
         self._known[namespace] = (now_s, known)
         return known
 
@@ -230,9 +260,30 @@ def open_or_create(
     It gets as many partitions as the options say, or else the namespace. TopicNotFoundError if it
     is not made.
     """
+    check_domain(root, topic)
     if (ledger := root.known(topic) or root.open_found(topic)) is not None:
         return ledger
     return root.open_or_create(topic, check_creation(root, topic, options), settings)
+
+
+def is_allowed(root: Root, topic: TopicName) -> bool:
+    """True unless it is non-persistent, and its namespace or its root forbids such topics."""
+    if topic.is_persistent:
+        return True
+    store = root.store
+    known = (_polled_policies if store.remote else read_policies)(store, topic.namespace)
+    return bool(topic_policies.applied({}, known)["non_persistent_topics"].value)
+
+
+def check_domain(root: Root, topic: TopicName) -> None:
+    """BrokerRefusedError if it is a non-persistent topic where these are forbidden."""
+    if not is_allowed(root, topic):
+        raise BrokerRefusedError(
+            ServerError.NOT_ALLOWED_ERROR,
+            f"Topic {topic} is non-persistent, and namespace {topic.namespace} has "
+            "non_persistent_topics off. Use persistent://..., or allow them: pulsarlite namespaces "
+            f"set-non-persistent-topics {topic.namespace} --enable",
+        )
 
 
 def receive_from(
@@ -241,19 +292,28 @@ def receive_from(
     """The topic, for somebody who comes before its first message: made as by `open_or_create`.
 
     What is published to it then stays until a durable subscription has had it. The log says that it
-    was made: the name may be a typing error.
+    was made, as a warning if the name looks like another one mistyped.
     """
+    check_domain(root, topic)
     if (ledger := root.open_found(topic)) is not None:
         return ledger
     near, _ = root.near(topic)
     ledger = open_or_create(root, topic, options, settings)
-    offer = f" Did you mean {near}? Then delete it." if near else ""
-    count = ledger.state.partitions
-    _log.warning(
+    name, count = topic.partitioned_topic_name, ledger.state.partitions
+    is_mistyped = _looks_mistyped(name, near)
+    _log.log(
+        logging.WARNING if is_mistyped else logging.INFO,
         "Topic %s did not exist, and was made to be read, with %s partition%s.%s",
-        topic.partitioned_topic_name, count, "" if count == 1 else "s", offer,
+        name, count, "" if count == 1 else "s",
+        f" Did you mean {near}? Then delete it." if is_mistyped else "",
     )  # fmt: skip
     return ledger
+
+
+def _looks_mistyped(name: str, near: str) -> bool:
+    """True if a letter or two differ; `jobs-1` beside `jobs-2` is no mistake."""
+    without_digits = [re.sub(r"\d", "", each) for each in (name, near)]
+    return abs(len(name) - len(near)) <= 1 and without_digits[0] != without_digits[1]
 
 
 def check_creation(root: Root, topic: TopicName, options: Options | None) -> int:
@@ -366,14 +426,19 @@ def _applied(ledger: ManagedLedger, topic: TopicName, *names: str) -> list[Any]:
     return [found[name].value for name in names]
 
 
-def _polled_policies(store: ObjectStore, namespace: NamespaceName) -> Settings:
-    """The namespace's policies as of this process' last poll."""
+def _polled_policies(store: ObjectStore, namespace: NamespaceName | None) -> Settings:
+    """The policies of a namespace, or of the root, as of this process' last poll."""
     key = (os.getpid(), store)
     return _watches.setdefault(key, NamespaceWatch(store)).policies(namespace)
 
 
-def policies_path(namespace: NamespaceName) -> str:
-    """The file of a namespace: it is there if somebody made the namespace, or said something."""
+def policies_path(namespace: NamespaceName | None) -> str:
+    """The file of a namespace: it is there if somebody made the namespace, or said something.
+
+    None is the root, whose file lies beside its tenants' folders.
+    """
+    if namespace is None:
+        return join(PERSISTENT, POLICIES_FILE)
     folder, _, _ = TopicName(PERSISTENT, namespace, "any").storage_path.rpartition("/")
     return join(folder, POLICIES_FILE)
 

@@ -1,13 +1,13 @@
-"""Acknowledging with DataFrames: `pulsar_spark.acknowledge`, and its three relatives.
+"""Acknowledging with DataFrames: `pulsar_spark.acknowledge` and its three relatives write now.
 
     def done(batch, batch_id):
         work(batch)
         pulsar_spark.acknowledge(batch, "billing", batch_id=batch_id)
 
 Invariants: of a DataFrame only the columns that say which message it is are used, whatever else it
-has; with `batch_id` a repeated micro-batch acknowledges once; a streaming DataFrame is not written
-but turned into the rows to write. Follows Pulsar's `Consumer`: acknowledge, negativeAcknowledge,
-acknowledgeCumulative, reconsumeLater.
+has; with `batch_id` a repeated micro-batch acknowledges once. A streaming DataFrame is written by
+its own query, and `pulsar_spark.acknowledgements` makes the rows for it. Follows Pulsar's
+`Consumer`: acknowledge, negativeAcknowledge, acknowledgeCumulative, reconsumeLater.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from pulsar_spark.broker.subscriptions.dead_letter import RECONSUMETIMES
+from pulsar_spark.connector.runtime.acknowledging.acknowledgment_rows import KINDS
 from pulsar_spark.connector.runtime.topics.message_columns import IDS
-from pulsar_spark.connector.runtime.topics.topics import service_url_of
+from pulsar_spark.connector.runtime.topics.topics import root_options, service_url_of
 from pulsar_spark.connector.spark.data_source import register
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.options.option_values import Delay, milliseconds_of
@@ -36,42 +37,37 @@ class Writing(TypedDict, total=False):
     `topic` names the messages' topic where they have no such column. `batch_id`: a second write
     with the same `application` and batch id does nothing; in `foreachBatch` the application is by
     default the query, and where one function acknowledges twice for a subscription in a
-    micro-batch, each call needs one of its own. `options` are those of the store. With
+    micro-batch, each call needs one of its own. `storage` are options of the object store. With
     `ack_receipt_enabled` the call returns when the broker has it, or raises: BrokerAbsentError if
     that takes longer than `operation_timeout` (30 s).
     """
 
-    topic: str | None
     service_url: str | None
+    topic: str | None
+    storage: Mapping[str, str] | None
     batch_id: int | None
     application: str | None
-    options: Mapping[str, str] | None
     ack_receipt_enabled: bool
     operation_timeout: Delay
 
 
-def acknowledge(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> DataFrame | None:
-    """Acknowledge the messages of a DataFrame, one by one.
+def acknowledge(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> None:
+    """Acknowledge the messages of a batch DataFrame, one by one, now; with `batch_id` once.
 
-    With a column `attempt`, here and for the others, what was delivered before a seek is left
-    alone.
-
-    A batch DataFrame, such as `foreachBatch` hands over, is written now; with `batch_id` once. A
-    streaming DataFrame is turned into rows, for `writeStream` with the option `subscriptionName`.
-    The keywords are those of `Writing`.
+    It is what `foreachBatch` hands over, for instance. With a column `attempt`, here and for the
+    others, what was delivered before a seek is left alone. The keywords are those of `Writing`.
+    InvalidOptionError for a stream: `acknowledgements` is for those.
     """
-    return _with_columns(df, subscription, "Individual", {}, how)
+    _write(df, subscription, "Individual", {}, how)
 
 
-def acknowledge_cumulative(
-    df: DataFrame, subscription: str, **how: Unpack[Writing]
-) -> DataFrame | None:
+def acknowledge_cumulative(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> None:
     """Acknowledge all messages up to the furthest of these, in each topic partition.
 
     Only of an Exclusive or Failover subscription: BrokerRefusedError for the others, and nothing is
     written. The rest is as for `acknowledge`.
     """
-    return _with_columns(df, subscription, "Cumulative", {}, how)
+    _write(df, subscription, "Cumulative", {}, how)
 
 
 def negative_acknowledge(
@@ -81,14 +77,14 @@ def negative_acknowledge(
     delay: Delay | None = None,
     error: str | Column | None = None,
     **how: Unpack[Writing],
-) -> DataFrame | None:
+) -> None:
     """Give the messages back: they come again after the delay, or the consumer's own.
 
     With a dead letter policy one that came too often becomes a dead letter instead, with the
     `error` that was said last: a text, or a column. With a column `attempt` what has gone out
     again meanwhile is left alone. The rest is as for `acknowledge`.
     """
-    return _with_columns(df, subscription, "Negative", details_of_negative(delay, error), how)
+    _write(df, subscription, "Negative", details_of_negative(delay, error), how)
 
 
 def reconsume_later(
@@ -99,14 +95,39 @@ def reconsume_later(
     properties: Mapping[str, str] | None = None,
     error: str | Column | None = None,
     **how: Unpack[Writing],
-) -> DataFrame | None:
+) -> None:
     """Copy the messages to the retry letter topic, from which they come after the delay.
 
     How often that was done stands in a message's properties, so they have to be among the
     columns: read with `includeProperties`. The rest is as for `acknowledge`.
     """
     details = details_of_later(df, delay, properties, error)
-    return _with_columns(df, subscription, "ReconsumeLater", details, how)
+    _write(df, subscription, "ReconsumeLater", details, how)
+
+
+def acknowledgements(
+    df: DataFrame,
+    ack_type: str = "Individual",
+    *,
+    topic: str | None = None,
+    delay: Delay | None = None,
+    error: str | Column | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The rows that acknowledge the messages of a stream, for `writeStream`.
+
+    Its query writes them with the option `subscriptionName`. `ack_type` is Individual, Cumulative,
+    Negative, DeadLetter, or ReconsumeLater, which needs a `delay` and the column `properties`.
+    """
+    if ack_type not in KINDS:
+        raise InvalidOptionError(f"No ack_type {ack_type!r}: there is {', '.join(KINDS)}.")
+    if ack_type == "ReconsumeLater":
+        if delay is None:
+            raise InvalidOptionError("ReconsumeLater needs a delay, such as delay='10m'.")
+        details = details_of_later(df, delay, properties, error)
+    else:
+        details = details_of_negative(delay, error)
+    return rows_that_acknowledge(df, ack_type, details, topic)
 
 
 def details_of_negative(delay: Delay | None, error: str | Column | None) -> dict[str, Column]:
@@ -131,28 +152,20 @@ def details_of_later(
     return details
 
 
-def _with_columns(
+def _write(
     df: DataFrame, subscription: str, ack_type: str, details: Mapping[str, Column], how: Writing
-) -> DataFrame | None:
+) -> None:
     if unknown := how.keys() - Writing.__annotations__.keys():
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+    if df.isStreaming:
+        raise InvalidOptionError(
+            "This is a stream, which its own query writes: "
+            "pulsar_spark.acknowledgements(df).writeStream, or call this in foreachBatch."
+        )
     rows = rows_that_acknowledge(df, ack_type, details, how.get("topic"))
     batch_id, application = how.get("batch_id"), how.get("application")
-    if df.isStreaming:
-        if batch_id is not None or application is not None:
-            raise InvalidOptionError(
-                "batch_id and application belong to a batch DataFrame, as in foreachBatch: a "
-                "streaming one is written by its own query, which counts its micro-batches."
-            )
-        if how.get("ack_receipt_enabled"):
-            raise InvalidOptionError(
-                "ack_receipt_enabled belongs to a batch DataFrame, as in foreachBatch: give the "
-                "query that writes a streaming one the option ackReceiptEnabled."
-            )
-        return rows
-    given = {**(how.get("options") or {}), "subscriptionName": subscription}
-    if url := service_url_of(how.get("service_url")):
-        given["serviceUrl"] = url
+    given = root_options(service_url_of(how.get("service_url")), how.get("storage"))
+    given["subscriptionName"] = subscription
     if how.get("ack_receipt_enabled"):
         given["ackReceiptEnabled"] = "true"
         if (timeout := how.get("operation_timeout")) is not None:
@@ -164,7 +177,6 @@ def _with_columns(
         raise InvalidOptionError("application needs batch_id: the number of this write.")
     register(df.sparkSession)
     rows.write.format("pulsarlite").mode("append").options(**given).save()
-    return None
 
 
 def rows_that_acknowledge(

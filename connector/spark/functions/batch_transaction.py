@@ -29,7 +29,7 @@ from pulsar_spark.connector.runtime.acknowledging.transaction_conflicts import C
 from pulsar_spark.connector.runtime.publishing.message_writer import WrittenTopic
 from pulsar_spark.connector.runtime.publishing.publishing import commit_as_one, give_up
 from pulsar_spark.connector.runtime.system_topics.system_topics import Record
-from pulsar_spark.connector.runtime.topics.topics import Root, service_url_of
+from pulsar_spark.connector.runtime.topics.topics import Root, root_options, service_url_of
 from pulsar_spark.connector.spark.acknowledgment_sink import AcknowledgmentSink
 from pulsar_spark.connector.spark.functions.acknowledging import (
     details_of_later,
@@ -53,14 +53,14 @@ _OF_THE_WHOLE: Final = {
 
 
 def transaction(
+    service_url: str | None = None,
     *,
+    storage: Mapping[str, str] | None = None,
     batch_id: int | None = None,
     application: str | None = None,
-    service_url: str | None = None,
     transaction_timeout: str | None = None,
     ack_receipt_enabled: bool = False,
     operation_timeout: Delay | None = None,
-    options: Mapping[str, str] | None = None,
 ) -> BatchTransaction:
     """A transaction, to be used with `with`; it is committed at the end of the block.
 
@@ -68,16 +68,14 @@ def transaction(
     `foreachBatch` it stands; where a micro-batch has two transactions, each needs an `application`
     of its own. With `ack_receipt_enabled` the block ends when the brokers have what it has said of
     messages, or raises, and stays committed: BrokerAbsentError if that takes longer than
-    `operation_timeout` (30 s), BrokerRefusedError if one refuses. `options` are those of the store.
-    InvalidOptionError if one of these can't be.
+    `operation_timeout` (30 s), BrokerRefusedError if one refuses. `storage` are options of the
+    object store. InvalidOptionError if one of these can't be.
     """
     if application is not None and batch_id is None:
         raise InvalidOptionError("application needs batch_id: the number of this transaction.")
     if batch_id is not None and (type(batch_id) is not int or not 0 <= batch_id <= MOST_COUNT):
         raise InvalidOptionError("batch_id is a whole number, 0 to 2^63 - 1, as Spark counts them.")
-    common = dict(options or {})
-    if url := service_url_of(service_url):
-        common["serviceUrl"] = url
+    common = root_options(service_url_of(service_url), storage)
     given = {**common, "transactional": "true"}
     if transaction_timeout is not None:
         given["transactionTimeout"] = transaction_timeout

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.tools.admin.namespaces import Namespaces, Tenants
 from pulsar_spark.connector.tools.admin.schemas import Schemas
@@ -19,7 +20,8 @@ class Admin:
 
         admin = pulsar_spark.Admin("s3://bucket/prefix")
         admin.topics.create("orders", partitions=4)
-        admin.topics.delete("orders")
+        admin.policies("orders").set(retention_time="3d")
+        admin.topics.redrive("orders-billing-DLQ", error="Timeout")
 
     What is refused is an error of `pulsar_spark.errors`, which says what to do.
     """
@@ -37,6 +39,13 @@ class Admin:
         self.namespaces = Namespaces(root)
         self.tenants = Tenants(root)
         self.schemas = Schemas(root)
+
+    def policies(self, name: str) -> Policies:
+        """The policies of a topic (`orders`), or of a namespace with its tenant (`acme/eu`).
+
+        TopicNotFoundError if there is no such topic. A namespace need not be there.
+        """
+        return Policies(self._root, name)
 
     def now_ms(self) -> int:
         """The time of the root's clock, by which messages expire."""

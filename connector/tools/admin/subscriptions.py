@@ -22,6 +22,7 @@ from pulsar_spark.broker.protocol.commands import (
 from pulsar_spark.connector.runtime.system_topics.subscription_admin import (
     SubscriptionStats,
     ask,
+    redeliver_unacknowledged_messages,
     subscriptions,
 )
 from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
@@ -37,6 +38,7 @@ from pulsar_spark.model.topic_name import (
     check_subscription_name,
     check_user_topic,
 )
+from pulsar_spark.options.option_values import Delay, milliseconds_of
 
 ENDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -113,6 +115,18 @@ class Subscriptions:
             if exclude:
                 position, index = (position, index + 1) if index >= 0 else (position.next, -1)
             self._ask(topic, Seek(name, position, index), only=requested.partition)
+
+    def redeliver_unacknowledged_messages(
+        self, topic: str, name: str, *, consumer: str | None = None, timeout: Delay = "60s"
+    ) -> None:
+        """Redeliver all messages that its consumers have not acknowledged, or those of one.
+
+        A query's consumer is its `consumerName`. Returns when the broker has done it. Messages of a
+        micro-batch that runs now are among them, unless it acknowledges them first. Follows
+        Pulsar's `Consumer.redeliverUnacknowledgedMessages`.
+        """
+        timeout_s = milliseconds_of(timeout) / 1000
+        redeliver_unacknowledged_messages(self._root, topic, name, consumer, timeout_s)
 
     def skip(self, topic: str, name: str, count: int) -> None:
         """Acknowledge the oldest `count` messages that it has not acknowledged, of each partition.

@@ -8,14 +8,16 @@ comes next if need be; what somebody may lose by it has to be forced. Follows Pu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
 
+from pulsar_spark.broker.subscriptions.dead_letter import REDRIVE_SUBSCRIPTION
 from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
 from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore, sweep_deleted
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
-from pulsar_spark.connector.runtime.topics.policies import check_room
+from pulsar_spark.connector.runtime.topics.policies import check_domain, check_room
 from pulsar_spark.connector.runtime.topics.topics import Root, partitions_of
 from pulsar_spark.connector.tools.admin import messages
 from pulsar_spark.connector.tools.admin.messages import StoredMessage
@@ -41,6 +43,9 @@ from pulsar_spark.model.topic_name import (
 )
 from pulsar_spark.options.topic_policies import properties as properties_of
 from pulsar_spark.options.topic_policies import with_properties
+
+if TYPE_CHECKING:
+    from pulsar_spark.connector.runtime.housekeeping.redrive import Redriven
 
 DOMAINS: Final = (PERSISTENT, NON_PERSISTENT)
 ENDS: Final = ("earliest", "latest")
@@ -92,6 +97,7 @@ class Topics:
             )
         check_user_topic(name, "created")
         settings = with_properties({}, properties or {})
+        check_domain(self._root, name)
         if not self._root.exists(name):
             check_room(self._root, name, partitions)
         self._root.create(name, partitions, settings)
@@ -265,6 +271,42 @@ class Topics:
             return 0
         behind = PositionSet.between(ledgers, Position(*requested.position), ledgers[-1].last)
         return behind.size_bytes(ledgers)
+
+    def redrive(
+        self,
+        topic: str,
+        *,
+        origin_topic: str | None = None,
+        dead_lettered_by: str | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        message_ids: Iterable[MessageId | str] = (),
+        to: str | None = None,
+        subscription: str = REDRIVE_SUBSCRIPTION,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Publish messages of a dead letter topic where they came from; all, or those that match.
+
+        They go back with value, key, ordering key, event time, schema and the properties that they
+        had, and are acknowledged for the `subscription`, so the next redrive has only the others. A
+        broker has to run. `to` is a topic to take in place of theirs; a `dry_run` changes nothing.
+
+        TopicNotFoundError, InvalidOptionError; BrokerAbsentError; InvalidTxnStatusError if a newer
+        redrive has taken over. Those whose topic is gone, or refuses them, stay and are counted.
+        """
+        from pulsar_spark.connector.runtime.housekeeping.redrive import DeadLetterFilter, Redrive
+
+        ids = tuple(parsed_id(e) if isinstance(e, str) else e for e in message_ids)
+        name = None if origin_topic is None else str(TopicName.parse(origin_topic))
+        requested = DeadLetterFilter(
+            name, dead_lettered_by, reason, error, key, dict(properties or {}), since, until, ids
+        )
+        run = Redrive(self._root, TopicName.parse(topic), requested, to, subscription)
+        return run.look() if dry_run else run.run()
 
     def opened(self, topic: str) -> tuple[ManagedLedger, Sequence[int]]:
         """(the topic, its partitions: all, or the one that the name has)."""

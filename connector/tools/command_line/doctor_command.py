@@ -17,8 +17,8 @@ from pulsar_spark.connector.runtime.topics.topics import Root, service_url_of
 from pulsar_spark.connector.storage.service_url import SERVICES
 from pulsar_spark.connector.tools.command_line.noun import SERVICE_URL, STORAGE, argument, root_of
 from pulsar_spark.connector.tools.doctor.finding import Finding, State, guarded
-from pulsar_spark.connector.tools.doctor.machine import check_machine
-from pulsar_spark.connector.tools.doctor.root_checks import check_root
+from pulsar_spark.connector.tools.doctor.root_checks import check_broker, check_root
+from pulsar_spark.errors import InvalidOptionError
 
 IMPATIENT: Final = {"max_retries": "2", "retry_timeout": "15s"}
 """Options of an object store, unless others are given."""
@@ -26,8 +26,13 @@ _ARGUMENTS: Final = (
     SERVICE_URL,
     STORAGE,
     argument("--deep", action="store_true", help="read every file of every topic"),
+    argument(
+        "--live", action="store_true",
+        help="look for the broker's heartbeat alone: exit status 0 if a broker serves the root, "
+        "else 1; two requests, for probes",
+    ),
     argument("--json", action="store_true", help="print each finding as a line of JSON"),
-)
+)  # fmt: skip
 
 
 def add_to(parser: ArgumentParser) -> None:
@@ -54,10 +59,16 @@ def run(arguments: Namespace) -> int:
 
 
 def _findings(arguments: Namespace) -> Iterator[Finding]:
+    remedy = "Look at --service-url and --storage."
+    if arguments.live:
+        if not service_url_of(arguments.service_url):
+            raise InvalidOptionError("--live looks for a root's broker: give --service-url.")
+        return guarded("broker", lambda: check_broker(_root(arguments), State.PROBLEM), remedy)
+    from pulsar_spark.connector.tools.doctor.machine import check_machine  # it knows of Spark
+
     machine = guarded("machine", lambda: check_machine(os.environ), "Please report this.")
     if not service_url_of(arguments.service_url):
         return machine
-    remedy = "Look at --service-url and --storage."
     root = guarded("root", lambda: check_root(_root(arguments), deep=arguments.deep), remedy)
     return chain(machine, root)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Final
 
-from pulsar_spark.connector.runtime.topics.policies import Policies
+from pulsar_spark.connector.runtime.topics.policies import EVERY_NAMESPACE, Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.tools.admin.admin import Admin
 from pulsar_spark.connector.tools.command_line.admin_commands import (
@@ -29,11 +29,15 @@ NAMESPACES: Final = Noun(
 )
 add_to = NAMESPACES.add_to
 _NAMESPACE: Final = argument("namespace", metavar="TENANT/NAMESPACE")
+_NAMESPACE_OR_ALL: Final = argument(
+    "namespace", metavar="TENANT/NAMESPACE", help="or '*': every namespace that says nothing itself"
+)
 
 
 def _policies(root: Root, arguments: Namespace) -> Policies:
-    namespace = str(NamespaceName.parse(arguments.namespace))
-    return Policies(namespace, service_url=root.service_url, storage=root.storage)
+    name = arguments.namespace
+    namespace = name if name == EVERY_NAMESPACE else str(NamespaceName.parse(name))
+    return Policies(root, namespace)
 
 
 def _list(admin: Admin, given: Namespace) -> Answer:
@@ -189,4 +193,4 @@ register_calls(
     ),
     _NAMESPACE,
 )  # fmt: skip
-register_policies(NAMESPACES, _NAMESPACE, _policies, of_topics=False)
+register_policies(NAMESPACES, _NAMESPACE_OR_ALL, _policies, of_topics=False)

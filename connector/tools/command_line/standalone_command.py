@@ -137,12 +137,13 @@ def _serve(spark: Any, root: Root, arguments: Namespace, stop: threading.Event) 
 
     with standalone(
         spark,
+        root.service_url,
+        storage=root.storage,
         checkpoint=arguments.checkpoint,
         state_partitions=arguments.state_partitions,
         embedded=arguments.embedded,
         standby=waits if arguments.standby else False,
         is_over=stop.is_set,
-        **root.options,
     ) as broker:
         _print_line(
             f"The broker of {root.service_url} runs (process {os.getpid()}, term {broker.term}). "

@@ -188,7 +188,7 @@ def _option(setting: Setting) -> str:
 def policies_of_topic(root: Root, arguments: Namespace) -> Policies:
     """The policies of the topic that a command names."""
     topic = str(TopicName.parse(arguments.name))
-    return Policies(topic, service_url=root.service_url, storage=root.storage)
+    return Policies(root, topic)
 
 
 TOPIC_POLICIES: Final = Noun(EACH.format("What holds for a topic."))

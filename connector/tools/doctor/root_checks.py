@@ -23,7 +23,14 @@ from pulsar_spark.connector.storage.data_files.ledger_file import MESSAGE_SCHEMA
 from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.storage.process_identity import is_gone
-from pulsar_spark.connector.tools.doctor.finding import Finding, guarded, problem, warning, well
+from pulsar_spark.connector.tools.doctor.finding import (
+    Finding,
+    State,
+    guarded,
+    problem,
+    warning,
+    well,
+)
 from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.model.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
@@ -61,7 +68,7 @@ def check_root(root: Root, *, deep: bool = False) -> Iterator[Finding]:
         reachable &= each.subject != "store"
         yield each
     if reachable:
-        yield from guarded("broker", lambda: _broker(root), remedy)
+        yield from guarded("broker", lambda: check_broker(root, State.WARNING), remedy)
         yield from guarded("topics", lambda: _topics(root, deep=deep), remedy)
 
 
@@ -185,12 +192,19 @@ def file_system_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> str | N
     return found[1]
 
 
-def _broker(root: Root) -> Iterator[Finding]:
+def check_broker(root: Root, absent: State) -> Iterator[Finding]:
+    """The root's broker, by its heartbeat; `absent` is the severity of one that was killed.
+
+    A root that no broker serves is well, unless `absent` is a problem.
+    """
     heartbeat = BrokerHeartbeat(root)
     written_ms, shown = heartbeat.written_ms(), heartbeat.shown()
     start = f"pulsarlite standalone --service-url {root.service_url}"
     if written_ms is None:
-        yield well("broker", f"none serves this root; subscriptions need one ({start})")
+        if absent is State.PROBLEM:
+            yield problem("broker", "none serves this root", f"Start one: {start}")
+        else:
+            yield well("broker", f"none serves this root; subscriptions need one ({start})")
         return
     who = "one" if shown is None else f"process {shown.process} on {shown.host}"
     ago_ms = root.clock.wall_ms() - written_ms
@@ -198,7 +212,7 @@ def _broker(root: Root) -> Iterator[Finding]:
         yield well("broker", f"{who} serves this root")
     else:
         text = f"{who} served this root, and has shown no life for {max(ago_ms, 0) / 1000:.0f} s"
-        yield warning("broker", text, f"Start it again: {start}")
+        yield Finding(absent, "broker", text, f"Start it again: {start}")
 
 
 @dataclass

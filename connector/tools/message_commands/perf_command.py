@@ -216,7 +216,8 @@ def _reached(what: str) -> str:
 
 def _producer(client: Client, topic: str, number: int, arguments: Namespace) -> Producer:
     name, partitions = arguments.producer_name, arguments.partitions
-    batching = not (arguments.disable_batching or arguments.chunking)
+    most = arguments.batch_max_messages or 1000
+    batching = not (arguments.disable_batching or arguments.chunking or most == 1)
     producer = client.create_producer(
         topic,
         producer_name=f"{name}{arguments.separator}{number}" if name else None,
@@ -224,7 +225,7 @@ def _producer(client: Client, topic: str, number: int, arguments: Namespace) -> 
         compression_type=_COMPRESSIONS[arguments.compression],
         max_pending_messages=arguments.max_outstanding or sys.maxsize,
         batching_enabled=batching,
-        batching_max_messages=arguments.batch_max_messages or 1000,
+        batching_max_messages=max(2, most),
         batching_max_allowed_size_in_bytes=arguments.batch_max_bytes or 4 << 20,
         batching_max_publish_delay_ms=math.ceil(arguments.batch_time_window),
         chunking_enabled=arguments.chunking,

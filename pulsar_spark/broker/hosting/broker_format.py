@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from itertools import compress
 from operator import attrgetter
 from types import NoneType, UnionType
@@ -64,11 +64,12 @@ _COLUMNS: Final = ("sticky_key_hashes", "publish_times_ms")
 
 def to_shards(state: BrokerState) -> dict[str, bytes]:
     """Key -> shard, each of at most `shards.MAX_SHARD_BYTES`."""
-    writer = ShardWriter()
+    writer = ShardWriter(state.shards)
     blocks = _write_ledgers(writer, state)
     hidden = writer.put_set("hidden", state.hidden)
     topic = {**_write(writer, "", state), "hidden": hidden, "blocks": blocks}
     writer.put_value("topic", topic)
+    state.shards = writer.made
     return writer.shards
 
 
@@ -174,21 +175,40 @@ def _read_cursor(reader: ShardReader, key: str, value: list[Any]) -> Cursor:
 def _write_ledgers(writer: ShardWriter, state: BrokerState) -> list[int]:
     """The numbers of the blocks in which the ledgers lie."""
     blocks: dict[int, list[Any]] = {}
-    present: dict[str, tuple[bool, bool]] = {}
     for ledger in state.ledgers:
-        columns = state.columns[ledger.ledger_id]
-        value = [*_ledger_value(ledger), columns.published_at_ms]
-        blocks.setdefault(ledger.ledger_id // LEDGERS_A_BLOCK, []).append(value)
-        exists = (columns.sticky_key_hashes is not None, columns.publish_times_ms is not None)
-        for name in compress(_COLUMNS, exists):
+        block = blocks.setdefault(ledger.ledger_id // LEDGERS_A_BLOCK, [])
+        block += ledger, state.columns[ledger.ledger_id]
+    made = [
+        writer.put_made(key := f"ledgers/{block}", held, partial(_block, key, held))
+        for block, held in blocks.items()
+    ]
+    writer.put_made("columns", made, partial(_columns, state))
+    return sorted(blocks)
+
+
+def _block(key: str, held: list[Any]) -> dict[str, bytes]:
+    """The shards of some ledgers, each followed by its columns."""
+    writer, values = ShardWriter(), []
+    for ledger, columns in zip(held[::2], held[1::2], strict=True):
+        values.append([*_ledger_value(ledger), columns.published_at_ms])
+        for name in compress(_COLUMNS, _exists(columns)):
             if name not in columns.packed:
                 columns.packed[name] = packed_array(getattr(columns, name))
             writer.put_bytes(f"columns/{ledger.ledger_id}/{name}", columns.packed[name])
-            present[str(ledger.ledger_id)] = exists
-    for block, values in blocks.items():
-        writer.put_value(f"ledgers/{block}", values)
-    writer.put_value("columns", present)
-    return sorted(blocks)
+    writer.put_value(key, values)
+    return writer.shards
+
+
+def _columns(state: BrokerState) -> dict[str, bytes]:
+    """The shards that say which ledgers have which columns."""
+    writer = ShardWriter()
+    present = {str(each): _exists(columns) for each, columns in state.columns.items()}
+    writer.put_value("columns", {each: there for each, there in present.items() if any(there)})
+    return writer.shards
+
+
+def _exists(columns: LedgerColumns) -> tuple[bool, bool]:
+    return columns.sticky_key_hashes is not None, columns.publish_times_ms is not None
 
 
 def _read_ledgers(
@@ -299,8 +319,9 @@ def _selector_value(selector: StickyKeySelector) -> list[Any]:
 
 # -- the table -----------------------------------------------------------------------------------
 
-_APART: Final = {"ledgers", "columns", "fresh"}
-"""Fields of `BrokerState` that lie together in blocks, and one that is empty between two steps."""
+_APART: Final = {"ledgers", "columns", "fresh", "shards"}
+"""Fields of `BrokerState` that lie together in blocks, one that is empty between two steps, and one
+that is made of the others."""
 
 _PLAIN: Final = _json(lambda item: item, lambda value: value)
 

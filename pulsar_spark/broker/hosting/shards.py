@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
-from typing import Any, Final
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from operator import is_
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pulsar_spark.model.positions.cursor import CURSOR_FORMAT, Cursor, serialized
+from pulsar_spark.model.positions.cursor import (
+    CURSOR_FORMAT,
+    Cursor,
+    packed_cursor,
+    packed_ledger,
+)
 from pulsar_spark.model.positions.position import EARLIEST, Position
 from pulsar_spark.model.positions.position_set import PositionSet
 from pulsar_spark.model.records.stored_data import inflate, parse_json
@@ -33,16 +41,38 @@ INLINE_BYTES: Final = 600
 _HEAD = struct.Struct("<4sHI")
 _PIECE = MAX_SHARD_BYTES - 1_000
 _ENTRY_BITS = 32
-_PART_BYTES = 24
+_ALL_LEDGERS = 1 << 31
+_LEDGER_BYTES = 24
+"""The bytes of a ledger in a piece, beside those of its set; on the high side."""
 _PLAIN, _PACKED = b"\x00", b"\x01"
 """The kinds of an array: plain 32-bit integers, or zlib over 64-bit ones."""
 
 
-class ShardWriter:
-    """Collects shards by key."""
+Made = dict[str, Any]
+"""Results of a `ShardWriter`, with the objects of which it made them: for the next writer."""
 
-    def __init__(self) -> None:
+
+class ShardWriter:
+    """Collects shards by key. What an earlier writer made of the same objects is not made again."""
+
+    def __init__(self, before: Made | None = None) -> None:
         self.shards: dict[str, bytes] = {}
+        self._before = before or {}
+        self.made: Made = {}
+
+    def put_made(
+        self, key: str, sources: Sequence[object], make: Callable[[], dict[str, bytes]]
+    ) -> object:
+        """Add the shards that `make` gives, which depend on these immutable objects alone.
+
+        The result stays the same object as long as they do.
+        """
+        held: Any = self._before.get(key)
+        if held is None or len(held[0]) != len(sources) or not all(map(is_, held[0], sources)):
+            held = sources, make()
+        self.made[key] = held
+        self.shards |= held[1]
+        return held
 
     def put_value(self, key: str, value: Any) -> None:
         """Add plain values, as canonical JSON, in as many shards as it takes."""
@@ -58,27 +88,79 @@ class ShardWriter:
         """Add a set; returns its form in a value: the set if small, else its shards' names."""
         if not messages:
             return ""
-        if _size(messages) <= INLINE_BYTES:
+        before, packed = self._before.get(key, {}), dict[int, _Packed]()
+        for ledger_id in messages.ledger_ids:
+            sources, held = messages.ledger(ledger_id), before.get(ledger_id)
+            if held is None or not all(map(is_, held.sources, sources)):
+                held = _Packed(sources, packed_ledger(messages, ledger_id))
+            packed[ledger_id] = held
+        self.made[key] = packed
+        ends = [0, *accumulate(_LEDGER_BYTES + len(each.data) for each in packed.values())]
+        if ends[-1] <= INLINE_BYTES:
             return Cursor(individually_deleted=messages).to_json_value()["individually_deleted"]
-        pieces: list[str] = []
-        self._put_range(key, messages, 0, 1 << 63, pieces)
-        return pieces
+        cut = _Cut(key, messages, packed, [*packed], ends, [])
+        self._put_ledgers(cut, 0, len(packed), 0, _ALL_LEDGERS)
+        return cut.pieces
 
-    def _put_range(
-        self, key: str, messages: PositionSet, start: int, span: int, pieces: list[str]
-    ) -> None:
-        """Add the part of the set in [start, start + span), halved until it fits."""
-        part = _between(messages, start, start + span)
+    def _put_ledgers(self, cut: _Cut, first: int, stop: int, start: int, count: int) -> None:
+        """Add the set's ledgers at `first` up to `stop`, of `count` ids; halved until it fits."""
+        if first == stop:
+            return
+        fits = cut.ends[stop] - cut.ends[first] <= _PIECE
+        if count > 1 and not fits:
+            half = count // 2
+            middle = bisect_left(cut.ids, start + half, first, stop)
+            self._put_ledgers(cut, first, middle, start, half)
+            self._put_ledgers(cut, middle, stop, start + half, half)
+            return
+        ids = cut.ids[first:stop]
+        if not fits:
+            part = cut.messages.of_ledgers(ids)
+            self._put_entries(cut, part, start << _ENTRY_BITS, 1 << _ENTRY_BITS)
+            return
+        shard = cut.begin_piece(start << _ENTRY_BITS, count << _ENTRY_BITS)
+        held = [cut.packed[each] for each in ids]
+        ledgers = zip(ids, (each.data for each in held), strict=True)
+        self.put_made(shard, held, lambda: {shard: _framed(packed_cursor(EARLIEST, ledgers))})
+
+    def _put_entries(self, cut: _Cut, part: PositionSet, start: int, span: int) -> None:
+        """Add a part of one ledger, halved until it fits."""
         if not part:
             return
-        if _size(part) > _PIECE and span > 1:
-            half = span // 2
-            self._put_range(key, part, start, half, pieces)
-            self._put_range(key, part, start + half, half, pieces)
+        if len(packed_ledger(part, part.ledger_ids[0])) + _LEDGER_BYTES <= _PIECE or span == 1:
+            self.shards[cut.begin_piece(start, span)] = _framed(
+                Cursor(individually_deleted=part).to_bytes()
+            )
             return
-        name = f"{start:x}-{span.bit_length() - 1}"
-        pieces.append(name)
-        self.shards[f"{key}@{name}"] = _framed(Cursor(individually_deleted=part).to_bytes())
+        half = span // 2
+        middle = Position(*divmod(start + half - 1, 1 << _ENTRY_BITS))
+        self._put_entries(cut, part.up_to(middle), start, half)
+        self._put_entries(cut, part.after(middle), start + half, half)
+
+
+class _Packed(NamedTuple):
+    """A ledger of a set, packed, and what it was made of."""
+
+    sources: tuple[object, object]
+    data: bytes
+
+
+class _Cut(NamedTuple):
+    """A set that is cut into pieces."""
+
+    key: str
+    messages: PositionSet
+    packed: dict[int, _Packed]
+    ids: list[int]
+    ends: list[int]
+    """The bytes of the ledgers up to each."""
+    pieces: list[str]
+    """The names of the pieces so far."""
+
+    def begin_piece(self, start: int, span: int) -> str:
+        """Note the next piece; the key of its shard."""
+        self.pieces.append(f"{start:x}-{span.bit_length() - 1}")
+        return f"{self.key}@{self.pieces[-1]}"
 
 
 class ShardReader:
@@ -158,24 +240,3 @@ def changed(
 
 def _framed(data: bytes) -> bytes:
     return _HEAD.pack(MAGIC, SHARD_FORMAT.version, zlib.crc32(data)) + data
-
-
-def _size(messages: PositionSet) -> int:
-    """An estimate of its bytes, on the high side."""
-    total = 0
-    for ledger_id in messages.ledger_ids:
-        total += 24
-        if whole := messages.whole_entries(ledger_id):
-            total += len(serialized(whole))
-        parts = messages.partial_entries(ledger_id)
-        total += sum(_PART_BYTES + part.bit_length() // 8 for part in parts.values())
-    return total
-
-
-def _between(messages: PositionSet, start: int, stop: int) -> PositionSet:
-    """The messages in [start, stop), where ledger and entry are one number."""
-    first, last = (Position(*divmod(each - 1, 1 << _ENTRY_BITS)) for each in (start, stop))
-    ids = messages.ledger_ids
-    if not ids or (start <= ids[0] << _ENTRY_BITS and (ids[-1] + 1) << _ENTRY_BITS <= stop):
-        return messages
-    return messages.after(first).up_to(last)

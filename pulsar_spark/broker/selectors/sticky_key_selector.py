@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import count, pairwise
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from pulsar_spark.log.producing.hashing import (
     murmur3_32_hash,
     sticky_key_slot,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NOBODY: Final = -1
 """The place of no consumer, for slots without one."""

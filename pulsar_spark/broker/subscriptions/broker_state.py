@@ -83,6 +83,8 @@ class BrokerState:
     """The incarnation of the topic among those of its name; DELETED: there is none."""
     made_by: str = ""
     """The identity of the topic's log, by which another one in its place is known; or not known."""
+    shards: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The shards that the last state was written in: the next one's are made of what is new."""
 
     def copy(self) -> BrokerState:
         copied = replace(self)

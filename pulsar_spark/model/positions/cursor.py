@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -161,12 +161,9 @@ class Cursor:
 
     def to_bytes(self) -> bytes:
         """Magic, version, and zlib over: mark-delete position, number of ledgers, the ledgers."""
-        (ledger_id, entry_id), deleted = self.mark_delete_position, self.individually_deleted
-        body = bytearray(_POSITION.pack(ledger_id, entry_id, len(deleted.ledger_ids)))
-        for ledger_id in deleted.ledger_ids:
-            packed = _pack(deleted, ledger_id)
-            body += _LEDGER.pack(ledger_id, len(packed), zlib.crc32(packed)) + packed
-        return _HEAD.pack(MAGIC, CURSOR_FORMAT.version) + _compressed(bytes(body))
+        deleted = self.individually_deleted
+        ledgers = [(each, packed_ledger(deleted, each)) for each in deleted.ledger_ids]
+        return packed_cursor(self.mark_delete_position, ledgers)
 
     @staticmethod
     def from_bytes(data: bytes) -> Cursor:
@@ -276,12 +273,21 @@ def serialized(entries: BitMap) -> bytes:
     return bytes(compact.serialize())
 
 
+def packed_cursor(position: Position, ledgers: Iterable[tuple[int, bytes]]) -> bytes:
+    """The bytes of a cursor with these ledgers, of which `packed_ledger` has made each."""
+    held = [*ledgers]
+    body = bytearray(_POSITION.pack(*position, len(held)))
+    for ledger_id, packed in held:
+        body += _LEDGER.pack(ledger_id, len(packed), zlib.crc32(packed)) + packed
+    return _HEAD.pack(MAGIC, CURSOR_FORMAT.version) + _compressed(bytes(body))
+
+
 def _ledger_text(deleted: PositionSet, ledger_id: int) -> str:
     text = ""
     for word in _ledger_texts(deleted, ledger_id):
         text += f"{word} "
         if len(text) > READABLE_CHARACTERS:
-            return "~" + base85.encoded(_compressed(_pack(deleted, ledger_id)))
+            return "~" + base85.encoded(_compressed(packed_ledger(deleted, ledger_id)))
     return text.removesuffix(" ")
 
 
@@ -335,7 +341,7 @@ def _batch_size(size: int) -> int:
     return size
 
 
-def _pack(deleted: PositionSet, ledger_id: int) -> bytes:
+def packed_ledger(deleted: PositionSet, ledger_id: int) -> bytes:
     """Bitmap of whole entries, bitmap of those in part, their batch sizes, their bits."""
     parts = sorted(deleted.partial_entries(ledger_id).items())
     out = bytearray()

@@ -143,6 +143,10 @@ class PositionSet:
         """Entry id -> part (see the module), for the entries that it holds in part."""
         return self._parts.get(ledger_id, {})
 
+    def ledger(self, ledger_id: int) -> tuple[object, object]:
+        """The two objects that hold its part of a ledger: the same as long as that is the same."""
+        return self._whole.get(ledger_id), self._parts.get(ledger_id)
+
     def contains(self, position: tuple[int, int], batch_index: int | None = None) -> bool:
         """True if it holds the entry whole, or the message of that batch index."""
         ledger_id, entry_id = position
@@ -201,8 +205,11 @@ class PositionSet:
             held = whole.get(ledger_id)
             whole[ledger_id] = entries if held is None else held | entries
         result = PositionSet(whole)
-        for ledger_id in self._parts.keys() | other._parts.keys():
+        result._parts = dict(self._parts)
+        # Ledgers of which the other has nothing stay as they are, whatever their number.
+        for ledger_id in self._parts.keys() & other._whole.keys() | other._parts.keys():
             mine, theirs = self.partial_entries(ledger_id), other.partial_entries(ledger_id)
+            result._parts.pop(ledger_id, None)
             result._put_parts(ledger_id, _joined(mine, theirs))
         return result
 
@@ -246,7 +253,7 @@ class PositionSet:
                 if not result._parts[ledger_id]:
                     del result._parts[ledger_id]
             elif parts:
-                result._parts[ledger_id] = dict(parts)
+                result._parts[ledger_id] = self._parts[ledger_id] if parts is mine else dict(parts)
         return result
 
     def of_ledgers(self, ledger_ids: Iterable[int]) -> PositionSet:

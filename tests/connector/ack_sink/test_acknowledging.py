@@ -510,8 +510,7 @@ def test_what_a_stream_acknowledges_and_what_foreach_batch_does_is_told_once(
 ) -> None:
     place = Root(str(root), {})
     send(root, "t", numbers(0, 8), batchingMaxMessages=4)
-    rows = pulsar_spark.acknowledge(read(spark, root, stream=True), "s")
-    assert rows is not None
+    rows = pulsar_spark.acknowledgements(read(spark, root, stream=True))
     options = {"checkpointLocation": str(tmp_path / "a"), "subscriptionName": "s",
                "serviceUrl": str(root)}  # fmt: skip
     query = rows.writeStream.format("pulsarlite").options(**options)
@@ -544,8 +543,12 @@ def test_what_a_dataframe_lacks_is_said(
         pulsar_spark.acknowledge(frame, "s", application="me")
     with pytest.raises(InvalidOptionError, match="give application="):
         pulsar_spark.acknowledge(frame, "s", batch_id=1, service_url=str(root))
-    with pytest.raises(InvalidOptionError, match="written by its own query"):
+    with pytest.raises(InvalidOptionError, match=r"its own query.*acknowledgements"):
         pulsar_spark.acknowledge(stream, "s", batch_id=1)
+    with pytest.raises(InvalidOptionError, match="No ack_type 'Negativ': there is Individual"):
+        pulsar_spark.acknowledgements(stream, "Negativ")
+    with pytest.raises(InvalidOptionError, match="ReconsumeLater needs a delay"):
+        pulsar_spark.acknowledgements(stream, "ReconsumeLater")
     for wrong in ("soon", -1):
         with pytest.raises(InvalidOptionError, match="A delay can't be"):
             pulsar_spark.negative_acknowledge(frame, "s", delay=wrong)

@@ -11,12 +11,10 @@ import pyarrow as pa
 import pytest
 
 import pulsar_spark
+from pulsar_spark import Admin
 from pulsar_spark.connector.runtime.acknowledging.acknowledgment_rows import fold
 from pulsar_spark.connector.runtime.acknowledging.acknowledgment_writer import tell
-from pulsar_spark.connector.runtime.system_topics.subscription_admin import (
-    redeliver_unacknowledged_messages,
-    subscriptions,
-)
+from pulsar_spark.connector.runtime.system_topics.subscription_admin import subscriptions
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.errors import (
     BrokerAbsentError,
@@ -193,19 +191,23 @@ def test_options_that_do_not_go_together_say_so(
 # -- what was not acknowledged, again ----------------------------------------------------------
 
 
+def redeliver(root: Path, topic: str, name: str, **given: Any) -> None:
+    Admin(str(root)).subscriptions.redeliver_unacknowledged_messages(topic, name, **given)
+
+
 @pytest.mark.parametrize("consumer", [None, "c"])
 def test_what_was_not_acknowledged_comes_again_when_it_is_asked_for(
     root: Path, serving: PlainBroker, mine: Run, consumer: str | None
 ) -> None:
     say(root, 0, 1, 2)
-    redeliver_unacknowledged_messages("t", "s", consumer=consumer, service_url=str(root))
+    redeliver(root, "t", "s", consumer=consumer)
     again: list[dict[str, Any]] = []
     while len(again) < 7:
         batch = mine.next()
         again += [] if batch is None else batch.messages
     assert [each["value"].decode() for each in again] == numbers(3, 10)
     assert {each["redelivery_count"] for each in again} == {1}
-    redeliver_unacknowledged_messages("t", "s", service_url=str(root))
+    redeliver(root, "t", "s")
     assert [each for batch in iter(mine.next, None) for each in batch.values] == numbers(3, 10)
 
 
@@ -228,7 +230,7 @@ def test_a_client_asks_again_behind_what_others_have_asked() -> None:
     ("given", "error", "said"),
     [
         ({"topic": "nowhere"}, TopicNotFoundError, "does not exist"),
-        ({"subscription": "z"}, BrokerRefusedError, "has no subscription z. There is s"),
+        ({"name": "z"}, BrokerRefusedError, "has no subscription z. There is s"),
         ({"consumer": "d"}, BrokerRefusedError, "has no consumer d. There is c"),
         ({"timeout": 10}, BrokerAbsentError, "did not answer within 0.01 s"),
     ],
@@ -236,9 +238,9 @@ def test_a_client_asks_again_behind_what_others_have_asked() -> None:
 def test_asking_of_what_is_not_there_is_an_error(
     root: Path, mine: Run, given: dict[str, Any], error: type[Exception], said: str
 ) -> None:
-    asked: dict[str, Any] = {"topic": "t", "subscription": "s", **given}
+    asked: dict[str, Any] = {"topic": "t", "name": "s", **given}
     with pytest.raises(error, match=said):
-        redeliver_unacknowledged_messages(service_url=str(root), **asked)
+        redeliver(root, **asked)
 
 
 def test_timeouts_come_at_steps_of_their_tick() -> None:
@@ -267,5 +269,5 @@ def test_acknowledge_returns_when_the_broker_has_it(
     pulsar_spark.acknowledge(rows, "s", operation_timeout="20s", **how)
     assert backlog(root) == 6
     stream = spark.readStream.format("pulsarlite").option("topic", "t").load(str(root))
-    with pytest.raises(InvalidOptionError, match="the option ackReceiptEnabled"):
+    with pytest.raises(InvalidOptionError, match=r"pulsar_spark\.acknowledgements"):
         pulsar_spark.acknowledge(stream, "s", **how)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.tools.admin.admin import Admin
 from pulsar_spark.connector.tools.admin.namespaces import TENANT_FORMAT, TenantInfo
 from pulsar_spark.connector.tools.command_line.command_line import main
@@ -59,14 +58,14 @@ def test_a_namespace_is_there_once_it_was_made_or_has_a_topic(
     assert answer(capsys, "namespaces", "topics", "acme/e.u") == []
     assert "[NAMESPACE_NOT_FOUND]" in said(capsys, "namespaces", "topics", "acme/su")
     assert "exists already" in said(capsys, "namespaces", "create", "acme/us")
-    assert Policies("acme/e.u", service_url=str(root)).get() == {}
+    assert Admin(str(root)).policies("acme/e.u").get() == {}
 
 
 def test_a_namespace_goes_with_its_policies_and_by_force_with_its_topics(
     admin: Admin, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send(root, "acme/us/t", "a")
-    Policies("acme/us", service_url=str(root)).set(message_ttl=60)
+    Admin(str(root)).policies("acme/us").set(message_ttl=60)
     with pytest.raises(TopicInUseError, match=r"1 topics, such as .*/t\. .*--force"):
         admin.namespaces.delete("acme/us")
     gone = answer(capsys, "namespaces", "delete", "acme/us", "--force")["topics"]
@@ -77,7 +76,7 @@ def test_a_namespace_goes_with_its_policies_and_by_force_with_its_topics(
     with pytest.raises(InvalidTopicNameError, match="stays"):
         admin.namespaces.delete("pulsar/system", force=True)
     admin.namespaces.create("acme/us")
-    assert Policies("acme/us", service_url=str(root)).get() == {}
+    assert Admin(str(root)).policies("acme/us").get() == {}
 
 
 def test_a_tenant_is_made_told_of_and_deleted(

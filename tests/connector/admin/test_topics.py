@@ -15,7 +15,6 @@ import pytest
 import pulsar_spark
 from pulsar_spark import pulsar
 from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.tools.admin.admin import Admin
 from pulsar_spark.connector.tools.command_line.command_line import main
@@ -127,7 +126,7 @@ def test_what_a_subscription_has_not_acknowledged_is_trimmed_by_force_alone(
     admin: Admin, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send(root, "t", "ab")
-    Policies("t", service_url=str(root)).set(retention_time=-1, retention_size=-1)
+    Admin(str(root)).policies("t").set(retention_time=-1, retention_size=-1)
     admin.subscriptions.create("t", "s", "earliest")
     trim = ("trim", "t", "--before", "1")
     refused = said(capsys, *trim)

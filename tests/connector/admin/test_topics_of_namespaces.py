@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.runtime.topics.policies import POLICIES_FORMAT, Policies, policies_path
+from pulsar_spark.connector.runtime.topics.policies import POLICIES_FORMAT, policies_path
 from pulsar_spark.connector.tools.admin.admin import Admin
 from pulsar_spark.connector.tools.command_line.command_line import main
 from pulsar_spark.errors import (
@@ -98,7 +98,7 @@ def test_a_full_namespace_takes_no_more_topics_and_says_how_it_would(
 
 def test_dead_letters_of_a_full_namespace_have_their_topic(place: Place) -> None:
     send(place.service_url, "jobs", ["poison"])
-    Policies("public/default", service_url=place.service_url).set(max_topics_per_namespace=1)
+    Admin(place.service_url).policies("public/default").set(max_topics_per_namespace=1)
     consumer = place.client.subscribe(
         "jobs", "s", pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest,
         dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(max_redeliver_count=1),
@@ -138,9 +138,9 @@ def test_only_the_types_that_are_enabled_may_subscribe(
     place.clock.advance(seconds=10)
     place.client.subscribe("jobs", "s").close()
     with pytest.raises(InvalidOptionError, match=r"it takes one or more of Exclusive, Shared"):
-        Policies("jobs", service_url=place.service_url).set(subscription_types_enabled="Share")
+        Admin(place.service_url).policies("jobs").set(subscription_types_enabled="Share")
     with pytest.raises(InvalidOptionError, match="one or more"):
-        Policies("jobs", service_url=place.service_url).set(subscription_types_enabled=[])
+        Admin(place.service_url).policies("jobs").set(subscription_types_enabled=[])
 
 
 def test_an_id_is_found_by_time_where_a_reset_to_that_time_goes_on(
@@ -153,7 +153,7 @@ def test_an_id_is_found_by_time_where_a_reset_to_that_time_goes_on(
         send(place.service_url, "t", [value] * 2)
         place.clock.advance(minutes=1)
     consumer.close()
-    Policies("t", service_url=place.service_url).set(retention_time=-1, retention_size=-1)
+    Admin(place.service_url).policies("t").set(retention_time=-1, retention_size=-1)
     ledgers = [each.ledger_id for each in place.root.open(TopicName.parse("t")).ledgers(0)]
     for time_ms, number in ((times[0] - 1, 0), (times[0], 0), (times[0] + 1, 1), (times[2], 2)):
         (found,) = admin.topics.get_message_id("t", time_ms).values()
@@ -207,10 +207,10 @@ def test_a_namespace_has_properties_that_stay_beside_its_policies(
     with pytest.raises(NamespaceNotFoundError):
         admin.namespaces.get_properties("acme/eu")
     admin.namespaces.create("acme/eu")
-    Policies("acme/eu", service_url=place.service_url).set(message_ttl="5m")
+    Admin(place.service_url).policies("acme/eu").set(message_ttl="5m")
     said(capsys, "namespaces", "set-properties", "acme/eu", "-p", "owner=eva,cost=7")
     said(capsys, "namespaces", "set-property", "acme/eu", "-k", "tier", "-v", "a=b,c")
-    Policies("acme/eu", service_url=place.service_url).remove("message_ttl")
+    Admin(place.service_url).policies("acme/eu").remove("message_ttl")
     assert answer(capsys, "namespaces", "get-properties", "acme/eu") == {
         "owner": "eva", "cost": "7", "tier": "a=b,c",
     }  # fmt: skip
@@ -242,7 +242,7 @@ def test_a_number_alone_is_seconds_ago_as_for_pulsar_admin(
 
 def test_an_admin_s_subscription_has_no_type_to_be_refused(place: Place, admin: Admin) -> None:
     consumer = place.client.subscribe("t", "s", pulsar.ConsumerType.Shared)
-    Policies("t", service_url=place.service_url).set(subscription_types_enabled=["Shared"])
+    Admin(place.service_url).policies("t").set(subscription_types_enabled=["Shared"])
     admin.subscriptions.create("t", "made", "earliest")
     assert admin.subscriptions.list("t") == ["made", "s"]
     with pytest.raises(BrokerRefusedError):

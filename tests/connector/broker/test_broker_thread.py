@@ -156,7 +156,7 @@ def test_a_store_that_is_away_for_some_time_does_not_end_the_command(
         watching = threading.Thread(target=run)
         watching.start()
         away.set()
-        eventually(lambda: broker.restart_error is not None and lines, 60)
+        eventually(lambda: ended or (broker.restart_error is not None and lines), 60)
         away.clear()
         eventually(lambda: broker.restarts, 60)
         eventually(lambda: broker.status()["is_active"], 60)

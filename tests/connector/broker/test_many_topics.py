@@ -27,7 +27,6 @@ from pulsar_spark.connector.runtime.system_topics.system_topics import (
     SystemTopic,
 )
 from pulsar_spark.connector.runtime.topics.activity import BUSY_S
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.tools.admin.admin import Admin
@@ -169,7 +168,7 @@ def test_of_many_topics_the_housekeeper_looks_at_those_with_news_and_those_whose
     looked_at = {name for name in idle if touched(calls, [name])}
     assert idle[7] in looked_at
     assert len(looked_at) <= 1 + len(idle) * EVERY_S / ROUND_S + 1
-    policies = Policies("public/default", service_url=place.service_url)
+    policies = Admin(place.service_url).policies("public/default")
     policies.set(delete_inactive_topics=True, max_inactive_duration="10m")
     for _ in range(int((ROUND_S + 900) / EVERY_S)):
         clock.advance(int(EVERY_S * 1000))
@@ -209,7 +208,7 @@ def test_dispatch_is_trimmed_by_and_by_and_still_says_all_that_there_is(
                 ledger = place.open(TopicName.parse(name))
                 ledger.grow(ledger.state.partitions + 1)
             case 2:
-                Policies("public/default", service_url=place.service_url).set(
+                Admin(place.service_url).policies("public/default").set(
                     message_ttl=f"{1 + round_}s"
                 )
                 clock.advance(10_000)

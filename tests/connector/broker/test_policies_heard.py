@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark import Admin
 from pulsar_spark.broker.protocol.policies import TopicPolicies
 from pulsar_spark.connector.runtime.topics.policies import POLICIES_EVERY_S, Policies
 from pulsar_spark.connector.storage.service_url import open_store
@@ -26,7 +27,7 @@ def host() -> Iterator[Host]:
 
 
 def policies(host: Host, name: str) -> Policies:
-    return Policies(name, service_url=host.root.service_url)
+    return Admin(host.root.service_url).policies(name)
 
 
 def obeyed(host: Host) -> TopicPolicies:

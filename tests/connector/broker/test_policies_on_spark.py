@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from pulsar_spark import Admin
 from pulsar_spark.broker.protocol.commands import CreateSubscription
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.runtime.housekeeping import housekeeper
 from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask
 from pulsar_spark.connector.runtime.topics.backlog_quota import EXCEEDED
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.errors import ConsumerBusyError
 from pulsar_spark.model.topic_name import TopicPartition
 from pulsar_spark.state.broker_query import standalone
@@ -37,7 +37,7 @@ def test_a_broker_on_spark_carries_out_policies_and_its_successor_what_was_said_
     url = str(root)
     for name in TOPICS:
         send(root, name, ["first"], columns={"key": ["k"]})
-    of = {name: Policies(name, service_url=url) for name in TOPICS}
+    of = {name: Admin(url).policies(name) for name in TOPICS}
     of["old"].set(message_ttl="3s")
     of["full"].set(backlog_quota_limit=10, backlog_quota_policy="producer_exception")
     of["evicted"].set(backlog_quota_limit=10, backlog_quota_policy="consumer_backlog_eviction")

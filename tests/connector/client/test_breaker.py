@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pulsar_spark
-from pulsar_spark import pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.tools.command_line.command_line import main
 from tests.connector.client.clients import EARLIEST
@@ -93,7 +93,7 @@ def story(
 ) -> None:
     keys = [f"k{number % 50}" for number in range(count)]
     send(url, "t", numbers(0, count), columns={"key": keys}, batchingMaxMessages=10)
-    pulsar_spark.Policies("t", service_url=url).set(breaker_threshold=50)
+    Admin(url).policies("t").set(breaker_threshold=50)
     sink = Sink(client, TWO_HOURS_MS, poison)
     served(client, sink, consumer_type=kind)
     good = [str(number) for number in range(count) if str(number) != poison]
@@ -113,7 +113,7 @@ def test_who_looks_sees_that_it_is_open(
     url: str, client: pulsar.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send(url, "t", numbers(0, 50))
-    pulsar_spark.Policies("t", service_url=url).set(breaker_threshold=50, breaker_delay="30s")
+    Admin(url).policies("t").set(breaker_threshold=50, breaker_delay="30s")
     consumer = client.subscribe("t", "s", pulsar.ConsumerType.Shared, initial_position=EARLIEST)
     for _ in range(20):
         consumer.negative_acknowledge(consumer.receive(1000))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_spark import Policies, pulsar
+from pulsar_spark import Admin, pulsar
 from tests.connector.client.clients import received, subscribe
 
 FAILOVER = pulsar.ConsumerType.Failover
@@ -47,7 +47,7 @@ def test_one_of_a_lower_priority_level_takes_over(client: pulsar.Client) -> None
 def test_pulsar_s_ring_is_a_switch(client: pulsar.Client, url: str) -> None:
     """With it the hashes of the names decide, and so a newcomer may take over."""
     client.create_producer("t").close()
-    Policies("t", service_url=url).set(failover_consistent_hashing=True)
+    Admin(url).policies("t").set(failover_consistent_hashing=True)
     first = join(client, "x")
     producer = client.create_producer("t")
     newcomer = join(client, "eve")

@@ -330,3 +330,30 @@ def test_a_report_has_what_is_new_in_it(client: pulsar.Client, pulsarlite: Place
         sizes.append(report.acknowledged.individually_deleted.count(ledgers))
         assert len(sizes) == 1 or not report.delivered
     assert sizes == [999, 1, 1]
+
+
+def test_over_a_network_a_consumer_that_waits_for_messages_hands_over(
+    pulsarlite: Place, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulsarlite.root.store, "remote", True)
+    first = failover(client, 9)
+    assert received(first) == []
+    second = failover(client, 0)
+    assert received(first) == []
+    values = publish(client, 5)
+    found = []
+    for _ in range(10):  # a consumer in a call is not attended to
+        assert received(first, 2_000) == []
+        found += received(second, 500)
+    assert found == values
+
+
+def test_a_cumulative_acknowledgement_counts_where_redelivery_is_requested_behind_it(
+    client: pulsar.Client,
+) -> None:
+    values = publish(client, 4)
+    consumer = subscribe(client, acknowledgments_group_time_millis=1000)
+    messages = [consumer.receive(1000) for _ in range(3)]
+    consumer.acknowledge_cumulative(messages[1])
+    consumer.redeliver_unacknowledged_messages()
+    assert received(consumer) == values[2:]

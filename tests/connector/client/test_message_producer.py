@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from pulsar_spark import Admin
 from pulsar_spark.connector.client.message_producer import (
     MOST_WAITING,
     MessageProducer,
 )
 from pulsar_spark.connector.runtime.topics.backlog_quota import mark
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.storage.data_files.ledger_file import DATA_FOLDER
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import (
@@ -95,7 +95,7 @@ def test_a_key_goes_to_the_partition_of_its_hash(host: Host, scheme: str) -> Non
 
 def test_all_that_is_said_of_a_message_is_stored(host: Host) -> None:
     mine = producer(host)
-    when = datetime(2026, 1, 2, tzinfo=UTC)
+    when = datetime(2026, 1, 2, tzinfo=timezone.utc)
     mine.send(
         b"a", key="k", ordering_key=b"o", properties={"x": "1"}, sequence_id=7, event_time=when
     )
@@ -110,7 +110,7 @@ def test_a_message_that_can_not_be_is_refused_and_loses_no_other(host: Host) -> 
     with pytest.raises(InvalidMessageError, match="has 5 bytes, and maxMessageSize is 4"):
         mine.send(b"01234")
     with pytest.raises(InvalidMessageError, match="both deliver_at and deliver_after"):
-        mine.send(b"0", deliver_at=datetime.now(UTC), deliver_after=timedelta(1))
+        mine.send(b"0", deliver_at=datetime.now(timezone.utc), deliver_after=timedelta(1))
     with pytest.raises(InvalidMessageError, match="deliver_after below zero"):
         mine.send(b"0", deliver_after=timedelta(microseconds=-1))
     with pytest.raises(InvalidMessageError, match="ends beyond all times"):
@@ -219,7 +219,7 @@ def test_what_was_published_before_a_quota_was_exceeded_is_not_published_again(
     host: Host, policy: str
 ) -> None:
     mine = producer(host, delay_ms=10)
-    policies = Policies("t", service_url=host.root.service_url)
+    policies = Admin(host.root.service_url).policies("t")
     policies.set(backlog_quota_limit=6, backlog_quota_policy=policy)
     answers: list[Any] = []
     mine.send(b"a", done=answers.append)
@@ -237,7 +237,7 @@ def test_what_was_published_before_a_quota_was_exceeded_is_not_published_again(
 
 def test_messages_that_wait_for_room_are_written_once(host: Host) -> None:
     mine = producer(host, delay_ms=10)
-    Policies("t", service_url=host.root.service_url).set(backlog_quota_limit=6)
+    Admin(host.root.service_url).policies("t").set(backlog_quota_limit=6)
     ledger = host.root.open(mine.topic)
     mark(ledger, {0: [9, 6, True]})
     for value in (b"a", b"b", b"c"):

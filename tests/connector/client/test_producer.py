@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark import pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.connector.runtime.schema.schema_records import record_decoder, record_encoder
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import StorageError
 from pulsar_spark.pulsar.schema import (
@@ -137,7 +136,7 @@ def test_a_message_that_is_to_come_later_than_its_topic_allows_is_refused_alone(
     client: pulsar.Client, url: str
 ) -> None:
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=10)
-    policies = Policies("t", service_url=url)
+    policies = Admin(url).policies("t")
     policies.set(delayed_delivery_max_delay="1m")
     reported: list[Any] = []
     for minutes in (1, 60):
@@ -450,6 +449,17 @@ def test_an_older_message_is_read_by_a_newer_schema(client: pulsar.Client) -> No
     client.create_producer("t", schema=AvroSchema(None, old)).send({"a": 1})
     consumer = subscribe(client, schema=AvroSchema(None, new))
     assert consumer.receive(1000).value() == {"a": 1, "b": 7}
+
+
+@pytest.mark.parametrize(
+    "kind", [["null", "string"], {"type": "enum", "name": "E", "symbols": ["a"]}]
+)
+def test_an_avro_value_with_an_index_below_0_is_refused(kind: Any) -> None:
+    schema = AvroSchema(
+        None, {"type": "record", "name": "A", "fields": [{"name": "a", "type": kind}]}
+    )
+    with pytest.raises((ValueError, KeyError), match="-1"):
+        schema.decode(b"\1\2a")
 
 
 def test_a_schema_that_the_topic_refuses_is_refused_at_once(client: pulsar.Client) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_spark import Policies, pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.broker.machine import retention
 from pulsar_spark.testing import Place
 from tests.connector.client.clients import all_of, received, subscribe
@@ -61,7 +61,7 @@ def test_it_is_bounded_by_bytes_and_by_commits(
 @pytest.mark.parametrize("where", ["t", "public/default"])
 def test_a_retention_policy_switches_it_off(client: pulsar.Client, url: str, where: str) -> None:
     client.create_producer("t").close()
-    Policies(where, service_url=url).set(retention_time=0, retention_size=0)
+    Admin(url).policies(where).set(retention_time=0, retention_size=0)
     consumer = acknowledged(client, b"a", b"b", b"c")
     consumer.seek(pulsar.MessageId.earliest)
     assert received(consumer) == [b"c"], "the newest commit stays"

@@ -10,7 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 
 import pulsar_spark
-from pulsar_spark import pulsar
+from pulsar_spark import Admin, pulsar
+from pulsar_spark.connector.inspect.statistics.pulsar_stats import topic_stats
 from pulsar_spark.connector.runtime.system_topics.system_topics import DISPATCH
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.runtime.topics.topics import Root
@@ -47,9 +48,7 @@ def test_the_list_shows_each_topic_with_its_backlog(browser: FlaskClient) -> Non
 def test_a_topic_shows_its_subscriptions_its_past_and_what_is_delayed(
     browser: FlaskClient, reported: Place
 ) -> None:
-    stats = pulsar_spark.connector.inspect.statistics.pulsar_stats.topic_stats(
-        reported.root, TopicName.parse("orders")
-    )["subscriptions"]
+    stats = topic_stats(reported.root, TopicName.parse("orders"))["subscriptions"]
     text = words(page(browser, "/topic?name=orders"))
     for name, kind in (("billing", "Shared"), ("by-customer", "Key_Shared")):
         each = stats[name]
@@ -303,7 +302,7 @@ def test_without_a_broker_the_backlog_grows_all_the_same(client: pulsar.Client, 
 
 def test_who_looks_sees_why_delivery_pauses(client: pulsar.Client, url: str) -> None:
     send(url, "t", [str(number) for number in range(50)])
-    pulsar_spark.Policies("t", service_url=url).set(breaker_threshold=50, breaker_delay="1h")
+    Admin(url).policies("t").set(breaker_threshold=50, breaker_delay="1h")
     consumer = story.subscribed(client, "t", "s")
     for _ in range(20):
         consumer.negative_acknowledge(consumer.receive(1000))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
+from pulsar_spark import Admin
 from pulsar_spark.connector.runtime.housekeeping.compaction import backlog_bytes, compact
 from pulsar_spark.connector.runtime.housekeeping.housekeeper import Housekeeper
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from tests.connector.housekeeping.test_compaction import put
 from tests.connector.housekeeping.test_housekeeper import compacted, everything
@@ -93,7 +93,7 @@ def test_a_broker_that_is_killed_while_it_compacts_has_changed_nothing_and_the_n
     root: Path,
 ) -> None:
     put(root, *(f"k{number % 4}={number}" for number in range(100)), "k0=")
-    Policies("t", service_url=str(root)).set(compaction_threshold=10)
+    Admin(str(root)).policies("t").set(compaction_threshold=10)
     before, number = everything(str(root)), ledger_of(root, "t").state.number
     folder = Path(__file__).parents[3]
     command = [sys.executable, "-m", "tests.connector.housekeeping.killed_broker_on_spark"]

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark import pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.connector.runtime.housekeeping.compaction import compact
 from pulsar_spark.connector.runtime.housekeeping.housekeeper import FILES_TO_MERGE, Housekeeper
 from pulsar_spark.connector.runtime.topics.ledger_store import FILE_GRACE_MS, LedgerStore
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
@@ -72,7 +71,7 @@ def meddled() -> tuple[MeddledStore, Root]:
     for number in range(FILES_TO_MERGE):
         put(store.root, f"a={number:03}", f"b={number:03}")
     put(store.root, "c=1", to=1)
-    Policies("t", service_url=store.root).set(compaction_threshold=100)
+    Admin(store.root).policies("t").set(compaction_threshold=100)
     return store, Root(store.root, {})
 
 
@@ -108,7 +107,7 @@ def test_the_broker_compacts_by_itself_once_more_than_the_threshold_was_publishe
     pulsarlite: Place,
 ) -> None:
     prices = pulsarlite.client.create_producer("prices")
-    policies = Policies("public/default", service_url=pulsarlite.service_url)
+    policies = Admin(pulsarlite.service_url).policies("public/default")
     policies.set(compaction_threshold="10")
 
     def horizon() -> Any:
@@ -128,11 +127,11 @@ def test_the_broker_compacts_by_itself_once_more_than_the_threshold_was_publishe
     prices.send(b"23456", partition_key="a")
     pulsarlite.clock.advance(hours=1)
     assert horizon().ledger_id == 2  # what was compacted counts no more
-    Policies("prices", service_url=pulsarlite.service_url).set(compaction_threshold=4)
+    Admin(pulsarlite.service_url).policies("prices").set(compaction_threshold=4)
     pulsarlite.clock.advance(minutes=1)
     assert horizon().ledger_id == 3
     policies.set(compaction_threshold=1)
-    Policies("prices", service_url=pulsarlite.service_url).set(compaction_threshold=0)
+    Admin(pulsarlite.service_url).policies("prices").set(compaction_threshold=0)
     prices.send(b"34567", partition_key="a")
     pulsarlite.clock.advance(hours=1)
     assert horizon().ledger_id == 3
@@ -327,7 +326,7 @@ def test_a_topic_to_which_nobody_ever_subscribed_keeps_what_its_retention_says(
         send(url, topic, ["a"])
     clock.advance(hours=2)
     assert kept("t") == ["a"], "nobody has said that it may go"
-    Policies("t", service_url=url).set(retention_time="1h", retention_size=-1)
+    Admin(url).policies("t").set(retention_time="1h", retention_size=-1)
     send(url, "t", ["b"])
     clock.advance(minutes=1)
     for number in "cde":

@@ -8,7 +8,6 @@ import pytest
 
 from pulsar_spark import pulsar
 from pulsar_spark.connector.runtime.system_topics.system_topics import SystemTopic
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.tools.admin.admin import Admin
 from pulsar_spark.connector.tools.command_line.command_line import main
 from pulsar_spark.testing import Place
@@ -48,7 +47,7 @@ def test_a_subscription_goes_to_which_nobody_was_connected_for_so_long(place: Pl
 
 
 def test_a_subscription_with_a_backlog_goes_too_and_its_messages_with_it(place: Place) -> None:
-    Policies("jobs", service_url=place.service_url).set(subscription_expiration_time="1h")
+    Admin(place.service_url).policies("jobs").set(subscription_expiration_time="1h")
     left(place, "left")
     send(place.service_url, "jobs", ["a", "b"])
     place.clock.advance(minutes=1)
@@ -59,7 +58,7 @@ def test_a_subscription_with_a_backlog_goes_too_and_its_messages_with_it(place: 
 
 
 def test_a_cursor_that_an_admin_moves_is_in_use(place: Place) -> None:
-    Policies("jobs", service_url=place.service_url).set(subscription_expiration_time="1h")
+    Admin(place.service_url).policies("jobs").set(subscription_expiration_time="1h")
     left(place, "left")
     place.clock.advance(minutes=1)
     for _ in range(3):
@@ -70,7 +69,7 @@ def test_a_cursor_that_an_admin_moves_is_in_use(place: Place) -> None:
 
 
 def test_nothing_expires_where_nobody_says_so_or_who_said_so_takes_it_back(place: Place) -> None:
-    policies = Policies("jobs", service_url=place.service_url)
+    policies = Admin(place.service_url).policies("jobs")
     left(place, "left")
     place.clock.advance(days=30)
     policies.set(subscription_expiration_time="1h")
@@ -85,7 +84,7 @@ def test_nothing_expires_where_nobody_says_so_or_who_said_so_takes_it_back(place
 def test_who_comes_at_the_last_moment_keeps_his_subscription(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Policies("jobs", service_url=place.service_url).set(subscription_expiration_time="1h")
+    Admin(place.service_url).policies("jobs").set(subscription_expiration_time="1h")
     send(place.service_url, "jobs", ["a"])
     earliest = pulsar.InitialPosition.Earliest
     place.client.subscribe("jobs", "left", initial_position=earliest).close()

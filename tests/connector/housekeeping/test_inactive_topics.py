@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark import pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.connector.runtime.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.model.topic_name import TopicName
@@ -30,7 +29,7 @@ def place(pulsarlite: Place) -> Iterator[Place]:
 
 def delete_inactive(place: Place, name: str = "public/default", **said: Any) -> None:
     given = {"delete_inactive_topics": True, "max_inactive_duration": "10m", **said}
-    Policies(name, service_url=place.service_url).set(**given)
+    Admin(place.service_url).policies(name).set(**given)
 
 
 def there(place: Place) -> list[str]:
@@ -66,7 +65,7 @@ def test_a_topic_with_a_backlog_or_within_its_retention_stays(place: Place) -> N
     for name in ("read", "held"):
         send(place.service_url, name, ["a"])
     place.client.subscribe("read", "s", initial_position=earliest).close()
-    Policies("held", service_url=place.service_url).set(retention_time="1h", retention_size=-1)
+    Admin(place.service_url).policies("held").set(retention_time="1h", retention_size=-1)
     place.clock.advance(minutes=1)
     place.clock.advance(minutes=50)
     assert there(place) == ["served", "held", "read"]
@@ -80,7 +79,7 @@ def test_nothing_is_deleted_where_nobody_says_so(place: Place) -> None:
         place.clock.advance(days=1)
     assert there(place) == ["served", "quiet"]
     delete_inactive(place)
-    Policies("quiet", service_url=place.service_url).set(delete_inactive_topics=False)
+    Admin(place.service_url).policies("quiet").set(delete_inactive_topics=False)
     place.clock.advance(minutes=1)
     place.clock.advance(days=1)
     assert there(place) == ["served", "quiet"]

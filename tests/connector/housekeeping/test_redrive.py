@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-import pulsar_spark
-from pulsar_spark import pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.connector.runtime.housekeeping.redrive import DeadLetterFilter, Redrive
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.tools.command_line.command_line import main
@@ -51,7 +50,7 @@ def rejected(client: pulsar.Client, topic: str, name: str = "s", **said: Any) ->
 
 
 def redrive(url: str, topic: str = DLQ, **said: Any) -> Any:
-    return pulsar_spark.redrive(url, topic, **said)
+    return Admin(url).topics.redrive(topic, **said)
 
 
 def reader(client: pulsar.Client, topic: str = "t") -> list[pulsar.Message]:
@@ -182,7 +181,7 @@ def test_what_is_no_letter_stays(url: str, client: pulsar.Client) -> None:
 def test_letters_whose_topic_refuses_them_stay_and_say_why(url: str, client: pulsar.Client) -> None:
     to_dead_letter(client, "a")
     client.create_producer("t", schema=StringSchema()).send("x")
-    pulsar_spark.Policies("t", service_url=url).set(schema_validation_enforced=True)
+    Admin(url).policies("t").set(schema_validation_enforced=True)
     done = redrive(url)
     assert done.redriven == {}
     ((why, count),) = done.left.items()

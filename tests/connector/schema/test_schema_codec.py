@@ -310,6 +310,19 @@ def test_an_index_that_an_enum_does_not_have_is_no_symbol(index: int) -> None:
         assert list(reasons) == [0]
 
 
+@pytest.mark.parametrize("index", [-1, -2, 2])
+def test_an_index_that_a_union_does_not_have_is_no_branch(index: int) -> None:
+    writer = SchemaInfo(SchemaType.AVRO, record(("x", ["null", "string"]), ("y", "string")))
+    newer = SchemaInfo(SchemaType.AVRO, record(("y", "string"), ("x", ["null", "string"])))
+    number = io.BytesIO()
+    fastavro.schemaless_writer(number, "int", index)
+    values: list[bytes | None] = [number.getvalue() + b"\2a\2b", b"\2\2a\2b"]
+    for reader in (writer, newer):
+        found, reasons = read(reader, values, writer)
+        assert found == [None, {"x": "a", "y": "b"}]
+        assert list(reasons) == [0]
+
+
 @pytest.mark.parametrize("kind", RECORDS)
 @pytest.mark.parametrize(
     ("field", "value", "why"),

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark import Admin
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.runtime.publishing.publishing import commit_as_one
 from pulsar_spark.connector.runtime.topics.backlog_quota import EXCEEDED
-from pulsar_spark.connector.runtime.topics.policies import POLICIES_EVERY_S, Policies
+from pulsar_spark.connector.runtime.topics.policies import POLICIES_EVERY_S
 from pulsar_spark.connector.storage.object_store import join
 from pulsar_spark.errors import (
     ProducerBlockedQuotaExceededError,
@@ -38,7 +39,7 @@ class Place:
 
     def __init__(self, host: Host, **quota: Any) -> None:
         self.host, self.url = host, host.root.service_url
-        self.policies = Policies("public/default", service_url=self.url)
+        self.policies = Admin(self.url).policies("public/default")
         self.policies.set(**quota)
         send(self.url, "t", ["a1"])
         given = {"topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"}
@@ -180,7 +181,7 @@ def test_a_quota_that_is_taken_back_or_raised_lets_everybody_go_on(host: Host) -
     place.policies.set(backlog_quota_limit=6)
     with pytest.raises(ProducerBlockedQuotaExceededError):
         send(place.url, "t", ["c"])
-    Policies("t", service_url=place.url).set(backlog_quota_limit="1K")
+    Admin(place.url).policies("t").set(backlog_quota_limit="1K")
     host.run()
     send(place.url, "t", ["c"])
     place.policies.set(backlog_quota_policy="producer_request_hold")
@@ -189,7 +190,7 @@ def test_a_quota_that_is_taken_back_or_raised_lets_everybody_go_on(host: Host) -
 
 
 def test_only_partitions_that_are_behind_are_closed(host: Host) -> None:
-    Policies("public/default", service_url=host.root.service_url).set(
+    Admin(host.root.service_url).policies("public/default").set(
         backlog_quota_limit=4, backlog_quota_policy="producer_exception"
     )
     url = host.root.service_url

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark import Admin
 from pulsar_spark.connector.runtime.publishing.publishing import publish
-from pulsar_spark.connector.runtime.topics.policies import POLICIES_EVERY_S, Policies
+from pulsar_spark.connector.runtime.topics.policies import POLICIES_EVERY_S
 from pulsar_spark.connector.runtime.topics.producer_connection import claim_of
 from pulsar_spark.errors import ProducerBusyError
 from pulsar_spark.log.producer_registry import DEFAULT_LEASE_MS
@@ -38,7 +39,7 @@ class Query:
 
 
 def limit(host: Host, most: int, name: str = "public/default") -> None:
-    Policies(name, service_url=host.root.service_url).set(max_producers=most)
+    Admin(host.root.service_url).policies(name).set(max_producers=most)
 
 
 def test_one_query_more_is_refused_and_the_others_go_on(host: Host) -> None:

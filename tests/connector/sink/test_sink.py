@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructType
 
+from pulsar_spark import Admin
 from pulsar_spark.connector.runtime.acknowledging.acknowledgment_rows import fold
 from pulsar_spark.connector.runtime.publishing.publishing import publish
 from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.spark.stream_writer import MessageSink
 from pulsar_spark.errors import (
@@ -401,13 +401,13 @@ def test_an_oversize_message_is_refused_and_nothing_is_published(root: Path) -> 
 
 def test_a_row_that_is_to_come_later_than_its_topic_allows_is_refused(root: Path) -> None:
     send(root, "t", ["a"])
-    Policies("public/default", service_url=str(root)).set(delayed_delivery_max_delay="1h")
+    Admin(str(root)).policies("public/default").set(delayed_delivery_max_delay="1h")
     send(root, "t", ["b"], deliverAfter="1h")
     before = files_below(root)
     with pytest.raises(DeliveryDelayTooLongError, match=r"more than 3,600,000 ms .*--maxDelay"):
         send(root, "t", ["c"], deliverAfter="61m")
     assert files_below(root) == before
-    Policies("t", service_url=str(root)).set(delayed_delivery_max_delay=0)
+    Admin(str(root)).policies("t").set(delayed_delivery_max_delay=0)
     send(root, "t", ["c"], deliverAfter="61m")
 
 

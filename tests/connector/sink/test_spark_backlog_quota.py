@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from pulsar_spark import Admin
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from tests.connector.reading import messages
 from tests.connector.topics import send
@@ -31,7 +31,7 @@ class Place:
     def __init__(self, root: Path, policy: str) -> None:
         self.url = str(root)
         self.broker = EmbeddedBroker(Root(self.url, {}))
-        policies = Policies("public/default", service_url=self.url)
+        policies = Admin(self.url).policies("public/default")
         policies.set(backlog_quota_limit=6, backlog_quota_policy=policy)
         send(root, "t", ["a1"])
         self.consumer = MessageConsumer({"serviceUrl": self.url, **SUBSCRIBED})

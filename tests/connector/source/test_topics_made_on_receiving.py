@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from pulsar_spark import Policies, pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.broker.protocol.commands import CreateSubscription
 from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.runtime.schema.schema_registration import SinkSchema, register
 from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask, subscriptions
+from pulsar_spark.connector.runtime.topics.policies import Policies
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.spark.column_types import read_schema
 from pulsar_spark.connector.spark.data_source import PulsarliteDataSource
@@ -48,7 +49,7 @@ def broker(root: Path) -> EmbeddedBroker:
 
 @pytest.fixture
 def policies(root: Path) -> Policies:
-    return Policies(NAMESPACE, service_url=str(root))
+    return Admin(str(root)).policies(NAMESPACE)
 
 
 def consumer(root: Path, **given: Any) -> Run:
@@ -215,11 +216,13 @@ def test_a_topic_that_is_not_partitioned_has_no_partitions(policies: Policies) -
         policies.set(auto_topic_partitions=4)
 
 
-def test_the_log_says_once_that_a_topic_was_made_and_what_was_perhaps_meant(
+def test_a_topic_that_is_made_is_no_warning_unless_its_name_looks_mistyped(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    send(root, "orders", "a")
     caplog.set_level(logging.WARNING)
+    for topic in ("orders", "orders-eu", "jobs-1", "jobs-2"):
+        Run(root, topic=topic).values()
+    assert not caplog.records
     run = Run(root, topic="ordres")
     run.values()
     Run(root, topic="ordres").values()
@@ -308,7 +311,7 @@ def test_where_subscriptions_are_not_made_a_consumer_is_refused(
 ) -> None:
     send(root, "t", "a")
     name = "t" if level == "topic" else NAMESPACE
-    Policies(name, service_url=str(root)).set(auto_subscription_creation=False)
+    Admin(str(root)).policies(name).set(auto_subscription_creation=False)
     run = consumer(root)
     with pytest.raises(BrokerRefusedError, match=r"SubscriptionNotFound.*subscriptions create"):
         turns(run, broker)
@@ -317,9 +320,7 @@ def test_where_subscriptions_are_not_made_a_consumer_is_refused(
 
 def test_where_subscriptions_are_not_made_a_client_gets_pulsars_error() -> None:
     with pulsar.Client(f"memory://{uuid.uuid4().hex}") as client:
-        Policies(NAMESPACE, service_url=client.root.service_url).set(
-            auto_subscription_creation=False
-        )
+        Admin(client.root.service_url).policies(NAMESPACE).set(auto_subscription_creation=False)
         with pytest.raises(pulsar.SubscriptionNotFound):
             client.subscribe("t", "s")
         client.create_reader("t", pulsar.MessageId.earliest).close()
@@ -329,7 +330,7 @@ def test_a_subscription_that_was_made_by_hand_lets_its_consumers_in(
     root: Path, broker: EmbeddedBroker
 ) -> None:
     send(root, "t", "a")
-    Policies("t", service_url=str(root)).set(auto_subscription_creation=False)
+    Admin(str(root)).policies("t").set(auto_subscription_creation=False)
     topic_partition = TopicPartition("persistent://public/default/t", 0)
     with pytest.raises(PulsarliteError):  # nobody answers while the test does not let it
         ask(broker.root, {topic_partition: CreateSubscription("s")}, timeout_s=0)

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -36,6 +38,7 @@ class Answer:
 class Stored:
     data: bytes
     generation: int
+    modified: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
     @property
     def e_tag(self) -> str:
@@ -224,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
             status, body = 206, body[int(first) : stop]
         if stored is not None:
             headers["etag"] = stored.e_tag
-            headers["last-modified"] = "Sun, 22 Nov 2026 00:00:00 GMT"
+            headers["last-modified"] = format_datetime(stored.modified, usegmt=True)
             if self._service.dialect == "gs":
                 headers["x-goog-generation"] = str(stored.generation)
         self.send_response(status)
@@ -251,7 +254,7 @@ def _listing(objects: dict[str, Stored], query: dict[str, str]) -> bytes:
             else:
                 found.append(
                     f"<Contents><Key>{escape(key)}</Key><Size>{len(each.data)}</Size>"
-                    "<LastModified>2026-11-22T00:00:00.000Z</LastModified>"
+                    f"<LastModified>{each.modified:%Y-%m-%dT%H:%M:%S.%fZ}</LastModified>"
                     f"<ETag>{escape(each.e_tag)}</ETag></Contents>"
                 )
     found += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in

@@ -83,6 +83,27 @@ def test_conditional_writes_are_tried_once_a_process_and_not_with_each_topic_or_
     assert tried() == 5
 
 
+def test_a_conflict_at_the_file_of_a_publication_or_a_report_is_no_error(
+    service: ObjectService,
+) -> None:
+    """As S3's OperationAborted, which is to be sent again."""
+    with pulsar.Client(service.root(), storage=service.options, broker="embedded") as client:
+        producer = client.create_producer("t")
+        consumer = client.subscribe("t", "s", pulsar.ConsumerType.Shared)
+        for number in range(3):
+            producer.send(b"%d" % number)
+            service.answer("PUT", ".parquet", 409, "OperationAborted", times=3)
+            message = consumer.receive(60_000)
+            assert message.data() == b"%d" % number
+            consumer.acknowledge(message)
+
+
+def test_a_conflict_at_the_first_write_of_a_root_is_no_error(service: ObjectService) -> None:
+    service.answer("PUT", CHECKED, 409, "ConditionalRequestConflict")
+    with client_of(service) as client:
+        client.create_producer("t").send(b"a")
+
+
 def test_doctor_says_of_such_a_store_that_it_loses_messages(service: ObjectService) -> None:
     service.ignored = {*CONDITIONS[service.dialect]}
     findings = list(check_root(Root(service.root(), service.options)))

@@ -268,6 +268,16 @@ def test_a_process_forked_after_use_is_told_instead_of_hanging(s3_root: S3Root) 
     assert "Start it with the method 'spawn'" in done.stderr
 
 
+def test_the_environment_may_say_all_that_a_store_needs(
+    s3_root: S3Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_root.options.items():
+        monkeypatch.setenv(f"AWS_{name.removeprefix('aws_')}".upper(), value)
+    store = open_store(s3_root.root, {})
+    store.create("a", b"by AWS_ENDPOINT, AWS_ALLOW_HTTP and keys")
+    assert store.get("a") == open_store(s3_root.root, s3_root.options).get("a")
+
+
 @pytest.mark.parametrize(
     ("root", "given", "why"),
     [

@@ -14,6 +14,7 @@ from pulsar_spark.broker.protocol.ready import Grant, Reply
 from pulsar_spark.connector.runtime.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.runtime.broker.watched_leases import WatchedLeases
 from pulsar_spark.connector.runtime.system_topics.lease import (
+    LEASES,
     Lease,
     LeaseKeeper,
     leases,
@@ -236,6 +237,31 @@ def test_a_sign_of_life_that_comes_behind_a_slow_listing_is_not_counted_against_
             place.store.touch(lease.path, lease.to_json())
         clock.advance(seconds=5)
         assert not watched.over(known), behind_s
+
+
+def test_who_shows_life_while_a_listing_is_under_way_is_not_given_up_by_the_broker(
+    loop: EmbeddedBroker, place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place.store, "remote", True)
+    lease, files = Lease("s", "c", 1, 30_000), MemoryStore.files
+    place.store.touch(lease.path, lease.to_json())
+    subscribe(place)
+    loop.until_quiet()
+
+    def slow(self: MemoryStore, folder: str) -> Iterator[Any]:
+        listed = [*files(self, folder)]
+        if folder == LEASES:
+            clock.advance(seconds=1)
+            if clock.monotonic_s() - begun_s > 25:  # within its lease
+                place.store.touch(lease.path, lease.to_json())
+            clock.advance(seconds=5)
+        yield from listed
+
+    begun_s = clock.monotonic_s()
+    monkeypatch.setattr(MemoryStore, "files", slow)
+    looks(loop, clock, 2, every_s=10)
+    assert clock.monotonic_s() - begun_s > 30, "beyond the lease as it was listed"
+    assert not given_up(place)
 
 
 def test_a_consumer_at_work_that_has_a_long_lease_is_not_called(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.connector.runtime.topics import ledger_store
 from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
 from pulsar_spark.connector.runtime.topics.log_pointer import (
     LOG_GRACE_MS,
@@ -495,6 +496,19 @@ def test_small_files_beyond_a_merged_files_size_go_into_several(tmp_path: Path) 
     assert values_of(ledger) == ["0", "1", "2", "3", "4"]
     assert len(ledger.state.files) == 3
     check_state(ledger.state)
+
+
+def test_a_merge_takes_so_many_ledgers_at_most_that_memory_stays_level(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_store, "SMALL_FILE_LEDGERS", 3)
+    for number in range(7):
+        publish(world.first, f"{number}")
+    keeper = LedgerStore(world.first)
+    merged = [[moved.ledger_id for moved in each.moved] for each in keeper.merge_small_files()]
+    assert merged == [[0, 1, 2], [3, 4, 5]], "the last one waits for others"
+    assert keeper.merge_small_files() == [], "a merged file is not merged again"
+    assert values_of(world.open()) == [f"{number}" for number in range(7)]
 
 
 def test_a_ledger_that_is_trimmed_during_a_merge_stays_trimmed(world: World) -> None:

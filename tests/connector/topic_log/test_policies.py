@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,19 +12,23 @@ from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.runtime.topics.policies import (
     POLICIES_FORMAT,
-    Policies,
     change_policies,
     read_policies,
 )
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage.service_url import open_store
+from pulsar_spark.connector.tools.admin.admin import Admin
 from pulsar_spark.errors import (
+    BrokerRefusedError,
     CorruptFileError,
     FutureVersionError,
     InvalidOptionError,
+    ServerError,
     TopicNotFoundError,
 )
 from pulsar_spark.model.topic_name import NamespaceName, TopicName
+from pulsar_spark.options import topic_policies
+from pulsar_spark.pulsar import InitialPosition, RegexSubscriptionMode
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of, send
 
@@ -93,7 +98,7 @@ def test_policies_that_can_t_be_understood_stop_a_sink_before_it_stores_anything
 
 
 def test_a_namespace_says_whether_and_with_how_many_partitions_topics_are_made(root: Path) -> None:
-    policies = Policies("public/default", service_url=str(root))
+    policies = Admin(str(root)).policies("public/default")
     policies.set(auto_topic_partitions=3)
     send(root, "t", ["a"])
     send(root, "u", ["a"], numPartitions=2)
@@ -111,4 +116,50 @@ def test_a_namespace_says_whether_and_with_how_many_partitions_topics_are_made(r
     Root(str(root), {}).create(TopicName.parse("new"), 1)
     send(root, "new", ["a"])
     with pytest.raises(InvalidOptionError, match="said of a namespace: of public/default"):
-        Policies("t", service_url=str(root)).set(auto_topic_creation=True)
+        Admin(str(root)).policies("t").set(auto_topic_creation=True)
+
+
+def test_a_root_s_policy_holds_where_no_namespace_says_otherwise(root: Path) -> None:
+    everywhere = Admin(str(root)).policies("*")
+    everywhere.set(deduplication=True, retention_time="3d", retention_size="1G")
+    assert twice(root) == 1
+    here = Admin(str(root)).policies("public/default")
+    here.set(deduplication=False, message_ttl="1h")
+    assert twice(root) == 2
+    assert here.get() == {"message_ttl": 3600, "deduplication": False}, "what is said here"
+    found = Admin(str(root)).policies("t").applied()
+    names = ("deduplication", "message_ttl", "retention_time", "breaker_window")
+    assert [found[name].source for name in names] == ["namespace", "namespace", "root", "default"]
+    read = read_policies(open_store(str(root)), DEFAULT)
+    hosted = topic_policies.hosted_policies({}, read)
+    assert (hosted.message_ttl_ms, hosted.retention_size_bytes) == (3_600_000, 1 << 30)
+    everywhere.remove("deduplication", "retention_time", "retention_size")
+    assert everywhere.get() == {}
+
+
+@pytest.mark.parametrize("place", ["*", "public/default"])
+def test_a_switch_forbids_non_persistent_topics(root: Path, place: str) -> None:
+    old, new = (f"non-persistent://public/default/{name}" for name in ("old", "new"))
+    send(root, old, ["a"])
+    send(root, "kept", ["a"])
+    Admin(str(root)).policies(place).set(non_persistent_topics=False)
+    for topic in (old, new):
+        with pytest.raises(BrokerRefusedError, match="non_persistent_topics off") as refused:
+            send(root, topic, ["b"])
+        assert refused.value.error is ServerError.NOT_ALLOWED_ERROR
+    with pytest.raises(BrokerRefusedError, match="non_persistent_topics off"):
+        Admin(str(root)).topics.create(new)
+    with Client(str(root), broker="embedded") as client:
+        for topic in (old, new):
+            with pytest.raises(client_errors.NotAllowedError):
+                client.create_producer(topic)
+            with pytest.raises(client_errors.NotAllowedError):
+                client.subscribe(topic, "s")
+        every = "persistent://public/default/.*"
+        found = client.subscribe(
+            re.compile(every), "s", regex_subscription_mode=RegexSubscriptionMode.AllTopics,
+            initial_position=InitialPosition.Earliest,
+        )  # fmt: skip
+        assert found.receive(5000).topic_name() == "persistent://public/default/kept"
+    Admin(str(root)).policies("public/default").set(non_persistent_topics=True)
+    send(root, old, ["b"])

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 import pulsar_spark
-from pulsar_spark import Policies, pulsar
+from pulsar_spark import Admin, pulsar
 from pulsar_spark.connector.inspect.views import topic_stats
 from pulsar_spark.connector.inspect.views.view_columns import VIEWS
 from pulsar_spark.connector.runtime.broker import broker_sink, broker_source
@@ -260,7 +260,7 @@ def test_a_cursor_shows_its_holes(url: str, client: pulsar.Client) -> None:
 
 
 def test_as_of_an_earlier_time_shows_what_was_there_then(url: str, client: pulsar.Client) -> None:
-    Policies("public/default", service_url=url).set(retention_time=0, retention_size=0)
+    Admin(url).policies("public/default").set(retention_time=0, retention_size=0)
     consumer = shared(client, negative_ack_redelivery_delay_ms=1000)
     publish(client, *"abc")
     messages = [consumer.receive(1000) for _ in range(3)]
@@ -297,7 +297,7 @@ def test_as_of_a_batch_is_as_of_its_number(url: str, client: pulsar.Client) -> N
 
 
 def test_a_message_that_was_trimmed_since_keeps_its_row(url: str, client: pulsar.Client) -> None:
-    Policies("public/default", service_url=url).set(retention_time=0, retention_size=0)
+    Admin(url).policies("public/default").set(retention_time=0, retention_size=0)
     consumer = shared(client, consumer_name="c")
     publish(client, "a", "b")
     first = consumer.receive(1000)
@@ -394,7 +394,7 @@ def test_as_of_goes_back_to_the_last_snapshot_but_one_and_as_far_as_retention_sa
         assert rows(url, "subscriptions", "msg_backlog", as_of=batch) == backlogs[batch]
         (by,) = set(rows(url, "acknowledgements", "acknowledged_by", as_of=batch)) or {"consumer"}
         assert by == "consumer"
-    system = pulsar_spark.Policies("pulsar/system", service_url=url)
+    system = Admin(url).policies("pulsar/system")
     system.set(retention_time="7d", retention_size=-1)
     before = rows(url, "batches", "batch")[0]
     work(8)

@@ -101,7 +101,7 @@ def test_spark_and_a_dataset_have_the_same_rows(spark: SparkSession, queue: Path
 
 
 def test_statistics_are_a_dataframe_and_json(spark: SparkSession, queue: Path) -> None:
-    frame = pulsar_spark.stats(spark, str(queue), "t")
+    frame = view(spark, queue, "stats", topic="t")
     (reported,) = frame.select(
         "msgInCounter", "subscriptions.s.msgBacklog", "subscriptions.s.consumers.consumerName"
     ).collect()
