@@ -13,8 +13,6 @@ from pulsar_spark.broker.protocol.commands import CreateSubscription
 from pulsar_spark.connector.runtime.system_topics.subscription_admin import ask
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.spark import stream_reader
-from pulsar_spark.connector.storage.data_files import ledger_file
-from pulsar_spark.connector.storage.data_files.held_output import HeldOutput
 from pulsar_spark.model.topic_name import TopicPartition
 from pulsar_spark.state.broker_query import Broker, standalone
 from pulsar_spark.testing import ManualClock, Place
@@ -27,21 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "MakeQuery", "broker_of_module", "clock", "files_apart", "impatient", "place", "query",
-    "s3_root", "s3_server", "served", "subscriber", "topic",
+    "MakeQuery", "broker_of_module", "clock", "impatient", "place", "query", "s3_root", "s3_server",
+    "served", "subscriber", "topic",
 ]  # fmt: skip
 
 MakeQuery = Callable[..., SparkQuery]
 
 _numbers = itertools.count()
-
-
-@pytest.fixture
-def files_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No data file is inside its commit, however small."""
-    monkeypatch.setattr(
-        ledger_file, "HeldOutput", lambda open_output, _most_bytes: HeldOutput(open_output, 0)
-    )
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from pulsar_spark.connector.runtime.housekeeping.transaction_cleanup import forg
 from pulsar_spark.connector.runtime.publishing.publishing import commit_as_one
 from pulsar_spark.connector.runtime.system_topics.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.runtime.topics import managed_ledger
-from pulsar_spark.connector.runtime.topics.ledger_store import LedgerStore
 from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.runtime.topics.topics import Root
 from pulsar_spark.connector.storage import local_store
@@ -57,11 +56,7 @@ def sink(folder: Path) -> None:
         for topic in (*TOPICS, str(COMMANDS)):  # logs are given up, so that decisions are forgotten
             path = TopicName.parse(topic).storage_path
             store = open_store(str(folder / "root"))
-            ledger = ManagedLedger.open_anew(store, path, grace_ms=0)
-            keeper = LedgerStore(ledger, grace_ms=0)
-            keeper.merge_small_files()
-            keeper.sweep()
-            ledger.write_snapshot()
+            ManagedLedger.open_anew(store, path, grace_ms=0).write_snapshot()
         forget_decisions(Root.of(options))
 
 

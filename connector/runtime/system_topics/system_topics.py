@@ -40,8 +40,6 @@ DISPATCH: Final = TopicName.parse("persistent://pulsar/system/__dispatch")
 RECORDS_AN_ENTRY: Final = 1000
 AT_ONCE: Final = 16
 """Ledgers whose files are asked for together, over a network."""
-EMBEDDED_BYTES: Final = 32 << 10
-"""A file of so many bytes at most is inside its commit."""
 APART_BYTES: Final = 64 << 10
 """From this size on, data are not read for the sake of a few records beside them."""
 MOST_WRITTEN: Final = 64
@@ -168,7 +166,7 @@ class SystemTopic:
         now_ms = ledger.store.clock.wall_ms()
         apart = first and sum(len(each.data) for each in last) >= APART_BYTES
         digest = ContentDigest()
-        with LedgerFileWriter(ledger.store, ledger.folder, embedded_bytes=EMBEDDED_BYTES) as file:
+        with LedgerFileWriter(ledger.store, ledger.folder) as file:
             for part in (first, last) if apart else (held,):
                 rows = _table(part, now_ms)
                 digest.add(rows)
@@ -192,7 +190,6 @@ class SystemTopic:
                 max_publish_time_ms=now_ms,
                 seal=seal,
                 digest=digest.value,
-                embedded=file.embedded,
             )
         ]
 

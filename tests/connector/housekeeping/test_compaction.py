@@ -277,7 +277,6 @@ def test_each_partition_is_compacted_for_itself(root: Path) -> None:
     assert read(root) == ["a=01", "a=11"]
 
 
-@pytest.mark.usefixtures("files_apart")
 @pytest.mark.parametrize("meanwhile", ["publish", "compact", "trim", "merge"])
 def test_others_at_work_meanwhile_do_no_harm(
     root: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str

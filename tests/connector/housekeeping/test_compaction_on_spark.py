@@ -108,7 +108,7 @@ def test_a_broker_that_is_killed_while_it_compacts_has_changed_nothing_and_the_n
             os.killpg(broker.pid, signal.SIGKILL)
     state = ledger_of(root, "t").state
     assert (state.number, everything(str(root))) == (number, before)
-    assert len([*(root / "persistent/public/default/t/data").iterdir()]) == 1, "begun, not named"
+    assert len([*(root / "persistent/public/default/t/data").iterdir()]) == 2, "begun, not named"
     Housekeeper(Root(str(root), {})).run_once()
     state = ledger_of(root, "t").state
     assert backlog_bytes(state, 0) == 0

@@ -189,7 +189,6 @@ def test_one_that_is_killed_at_any_change_leaves_what_the_next_can_finish(
     assert killed >= 4
 
 
-@pytest.mark.usefixtures("files_apart")
 @pytest.mark.usefixtures("stores")
 def test_of_two_that_compact_at_once_one_is_given_up() -> None:
     store, root = meddled()
@@ -208,7 +207,6 @@ def test_of_two_that_compact_at_once_one_is_given_up() -> None:
     assert compacted(store.root) == ["a=031", "b=031", "c=1"]
 
 
-@pytest.mark.usefixtures("files_apart")
 @pytest.mark.usefixtures("stores")
 def test_one_that_is_to_end_gives_up_the_compaction_that_is_under_way() -> None:
     store, root = meddled()
@@ -240,7 +238,6 @@ def files(place: Place, topic: str = T) -> int:
     return len(list(place.root.store.files(f"{topic}/data")))
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_small_files_are_merged_and_those_that_nobody_needs_deleted(pulsarlite: Place) -> None:
     consumer = pulsarlite.client.subscribe("other", "s")  # so that a broker runs
     for number in numbers(0, FILES_TO_MERGE - 1):
@@ -282,7 +279,6 @@ def test_what_killed_processes_left_and_who_publishes_no_more_is_forgotten(
     consumer.close()
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_files_of_ledgers_that_every_subscription_has_passed_are_deleted_after_an_hour(
     pulsarlite: Place,
 ) -> None:
@@ -341,7 +337,6 @@ def test_a_topic_to_which_nobody_ever_subscribed_keeps_what_its_retention_says(
     consumer.close()
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_nothing_is_done_for_a_root_whose_broker_is_gone(pulsarlite: Place) -> None:
     pulsarlite.client.subscribe("t", "s").close()
     pulsarlite.client.close()

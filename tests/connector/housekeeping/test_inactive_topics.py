@@ -123,7 +123,6 @@ def test_one_message_at_the_last_moment_keeps_its_topic(
     assert [each.data() for each in place.messages("quiet")] == [b"a", b"b"]
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_what_a_killed_process_has_deleted_by_half_is_deleted(place: Place) -> None:
     send(place.service_url, "quiet", ["a"])
     ledger_of(place.service_url, "quiet").delete()

@@ -63,7 +63,6 @@ def forget(root: Path, days: float = 0) -> int:
         return forget_decisions(later)
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_a_decision_is_forgotten_when_no_log_refers_to_it(tmp_path: Path) -> None:
     assert forget(tmp_path) == 0
     send_both(tmp_path, 0, begin(0))
@@ -89,7 +88,6 @@ def send_anonymously(root: Path | str, values: str, transaction: Transaction) ->
     publish(Root.of(options), tasks, None, transaction=transaction)
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_transactions_without_an_application_leave_no_file_each(tmp_path: Path) -> None:
     left = []
     for number in range(3):
@@ -116,7 +114,6 @@ def test_transactions_without_an_application_leave_no_file_each(tmp_path: Path) 
     assert sorted(shown) == ["b0", "b0", "b1", "b1", "b2", "b2", "bnamed"]
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_a_sink_without_an_application_that_slept_for_days_publishes_nothing(
     tmp_path: Path,
 ) -> None:
@@ -145,7 +142,6 @@ def test_one_without_an_application_does_not_abort_another(place: Root, clock: M
         send_anonymously(root, "1", begin_anonymously(root))
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_a_repetition_after_its_decision_was_forgotten_adds_nothing(tmp_path: Path) -> None:
     send_both(tmp_path, 0, begin(0))
     give_up_the_log(tmp_path)
@@ -154,7 +150,6 @@ def test_a_repetition_after_its_decision_was_forgotten_adds_nothing(tmp_path: Pa
     assert values_of(fresh(tmp_path, "c")) == []
 
 
-@pytest.mark.usefixtures("files_apart")
 @pytest.mark.parametrize(("forgets_before", "forgotten"), [("prepare", 1), ("decide", 0)])
 def test_a_sink_that_slept_through_the_clean_up_publishes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets_before: str, forgotten: int
@@ -162,7 +157,7 @@ def test_a_sink_that_slept_through_the_clean_up_publishes_nothing(
     sleeper = begin(0)
 
     def others() -> None:
-        monkeypatch.setattr(owner, method, real)
+        monkeypatch.undo()
         send_both(tmp_path, 0, begin(0))
         give_up_the_log(tmp_path)
         assert forget(tmp_path) == forgotten  # not what the log of c names already
@@ -183,7 +178,6 @@ def test_a_sink_that_slept_through_the_clean_up_publishes_nothing(
     assert values_of(fresh(tmp_path, "c")) == ["goes on"]
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_a_decision_in_an_emptied_place_does_not_count(tmp_path: Path) -> None:
     send_both(tmp_path, 0, begin(0))
     give_up_the_log(tmp_path)

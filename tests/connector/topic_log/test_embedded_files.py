@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,10 @@ from pulsar_spark.connector.storage.data_files import ledger_file
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.log.ledger_commit import log_file
 from pulsar_spark.testing import Place
+from tests.connector import topics
 from tests.connector.reading import messages
 from tests.connector.topic_log.stores import rewrite
-from tests.connector.topics import ledger_of, numbers, options_of, send, written
+from tests.connector.topics import ledger_of, numbers, options_of, written
 
 T = "persistent/public/default/t"
 
@@ -30,6 +32,10 @@ def _another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(managed_ledger, "_cache", {})
 
 
+def send(root: Path | str, *given: Any, **options: Any) -> None:
+    topics.send(root, *given, **{"embeddedBytes": "32k", **options})
+
+
 def values(root: Path | str) -> list[bytes]:
     return [bytes(each["value"]) for each in messages(root, "t")]
 
@@ -39,18 +45,20 @@ def data_files(root: Path) -> list[str]:
 
 
 def test_a_small_file_is_in_its_commit_and_a_large_one_is_not(tmp_path: Path) -> None:
-    send(tmp_path, "t", ["a"])
+    send(tmp_path, ["a"])
     assert data_files(tmp_path) == []
-    send(tmp_path, "t", ["b" * 40_000], compressionType="NONE")
-    send(tmp_path, "t", ["c"], embeddedBytes=0)
+    send(tmp_path, ["b" * 40_000], compressionType="NONE")
+    send(tmp_path, ["c"], embeddedBytes=0)
     assert len(data_files(tmp_path)) == 2
     ledger_file._small_files.clear()
     assert values(tmp_path) == [b"a", b"b" * 40_000, b"c"]
 
 
 def test_many_tasks_with_small_files_do_not_make_a_large_commit(tmp_path: Path) -> None:
-    send(tmp_path, "t")
-    options = options_of(tmp_path, given={"topic": "t", "compressionType": "NONE"})
+    send(tmp_path)
+    options = options_of(
+        tmp_path, given={"topic": "t", "compressionType": "NONE", "embeddedBytes": "32k"}
+    )
     tasks = MOST_EMBEDDED_BYTES // 30_000 + 1
     new = [
         each
@@ -67,7 +75,7 @@ def test_many_tasks_with_small_files_do_not_make_a_large_commit(tmp_path: Path) 
 def test_duplicates_are_found_before_and_after_the_commit(tmp_path: Path) -> None:
     columns = {"producer_name": ["p", "p", "p"], "sequence_id": [1, 1, 2]}
     for _ in range(2):
-        send(tmp_path, "t", ["a", "a", "b"], columns=columns, enableDeduplication=True)
+        send(tmp_path, ["a", "a", "b"], columns=columns, enableDeduplication=True)
     assert values(tmp_path) == [b"a", b"b"]
 
 
@@ -75,7 +83,7 @@ def test_the_log_stays_until_its_files_are_copied_and_nobody_reads_them_there(
     pulsarlite: Place,
 ) -> None:
     root, store = pulsarlite.service_url, pulsarlite.root.store
-    send(root, "t", ["first"])
+    send(root, ["first"])
     housekeeper = Housekeeper(pulsarlite.root)
 
     def first_commits() -> list[bool]:
@@ -111,7 +119,7 @@ def test_the_log_stays_until_its_files_are_copied_and_nobody_reads_them_there(
 
 def test_a_snapshot_knows_them(tmp_path: Path) -> None:
     for number in numbers(0, 5):
-        send(tmp_path, "t", [number])
+        send(tmp_path, [number])
     ledger_of(tmp_path, "t").write_snapshot()
     managed_ledger._cache.clear()
     ledger_file._small_files.clear()
@@ -122,7 +130,7 @@ def test_a_snapshot_knows_them(tmp_path: Path) -> None:
 def test_a_commit_that_contains_something_else_is_refused(
     tmp_path: Path, wrong: str | None
 ) -> None:
-    send(tmp_path, "t", ["a"])
+    send(tmp_path, ["a"])
     file = ledger_of(tmp_path, "t").state.ledgers(0)[0].file
     content = {"data/other.parquet": "AAAA"} if wrong is None else {file: wrong}
     rewrite(tmp_path / T / log_file(1), embedded=content)
@@ -133,7 +141,7 @@ def test_a_commit_that_contains_something_else_is_refused(
 
 def test_a_topic_that_was_deleted_leaves_nothing_of_them(pulsarlite: Place) -> None:
     root, store = pulsarlite.service_url, pulsarlite.root.store
-    send(root, "t", ["a"])
+    send(root, ["a"])
     ledger_of(root, "t").delete()
     pulsarlite.clock.advance(seconds=FILE_GRACE_MS / 1000)
     Housekeeper(pulsarlite.root).run_once()

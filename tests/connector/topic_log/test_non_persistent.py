@@ -132,7 +132,6 @@ def test_a_batch_can_not_read_what_nobody_keeps(root: Path) -> None:
 # -- publishing ----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_what_is_old_is_deleted_by_who_publishes(root: Path, clock: Move) -> None:
     for _ in range(12):
         clock(NON_PERSISTENT_KEPT_MS)

@@ -291,7 +291,6 @@ def test_a_topic_that_only_transactions_feed_gets_snapshots(
     assert seen(tmp_path)["b"] == ["b0", "b1", "b2", "b3"]
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_files_of_an_open_transaction_are_no_orphans(tmp_path: Path) -> None:
     transaction = begin(0)
     left_open(tmp_path, transaction, prepared=2)

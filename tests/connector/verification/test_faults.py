@@ -22,7 +22,6 @@ ROOTS = 3
 A_BLOCK = 13
 
 
-@pytest.mark.usefixtures("files_apart")
 @pytest.mark.parametrize("first", range(0, len(FAULTS), A_BLOCK))
 def test_each_kind_of_fault_is_found(first: int) -> None:
     for seed in range(first, min(first + A_BLOCK, len(FAULTS))):
@@ -88,7 +87,6 @@ def differences(root: Path, *, deep: bool = True) -> list[Difference]:
     return [*found.differences]
 
 
-@pytest.mark.usefixtures("files_apart")
 @pytest.mark.parametrize(
     "fault",
     [

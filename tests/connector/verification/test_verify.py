@@ -89,7 +89,6 @@ class FailingDisk(io.RawIOBase):
         super().close()
 
 
-@pytest.mark.usefixtures("files_apart")
 def test_a_read_error_in_a_data_file_is_told_and_the_other_topics_are_verified(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
