@@ -34,6 +34,7 @@ from pulsar_spark.connector.runtime.topics.log_snapshot import (
 )
 from pulsar_spark.connector.runtime.topics.prefetch import LogTail
 from pulsar_spark.connector.runtime.topics.transaction_decisions import TransactionDecisions
+from pulsar_spark.connector.storage.data_files.commit_files import check_files, stored_apart
 from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader, cache_files
 from pulsar_spark.connector.storage.data_files.sequence_ids import (
     SEQUENCE_COLUMNS,
@@ -44,7 +45,6 @@ from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.storage.polling import pause_s
 from pulsar_spark.errors import (
     CorruptFileError,
-    FileReclaimedError,
     InvalidOptionError,
     PulsarliteError,
     TopicDeletedError,
@@ -78,8 +78,6 @@ REMOTE_POINTER_POLL_S = 60.0
 """The same over a network: the log is trimmed only behind readers that slept for LOG_GRACE_MS."""
 FRESH_MS = 5 * 60 * 1000
 """A file written so lately is there, over a network: if it was given up, the log still says so."""
-MOST_EMBEDDED_BYTES = 1 << 20
-"""A commit contains small data files of so many bytes at most."""
 TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
 
@@ -299,7 +297,7 @@ class ManagedLedger:
         """
         if isinstance(application, tuple):
             application = Application(*application)
-        ledgers = self._stored_apart(ledgers)
+        ledgers = stored_apart(self.store, self.folder, ledgers)
         read = partial(self._read_sequences, embedded_files(ledgers))
         publication = Publication(
             ledgers, application, term, deduplicate, read, producer, leaves, is_brokers,
@@ -437,7 +435,8 @@ class ManagedLedger:
 
         data = readable(proposal.to_json, read, path)
         inside = proposal.embedded.keys()
-        self._check_files(proposal.files - inside - self._fresh_files(proposal))
+        named = proposal.files - inside - self._fresh_files(proposal)
+        check_files(self.store, self.folder, self.topic, named)
         if not self.store.put_if_absent(path, data) and self.store.get(path) != data:
             self._follow()
             return False
@@ -624,40 +623,12 @@ class ManagedLedger:
             "of that name now, it is another: open it anew, and begin with a new checkpoint."
         )
 
-    def _stored_apart(self, ledgers: Sequence[NewLedger]) -> Sequence[NewLedger]:
-        """The ledgers, as small files of their own where a commit would be too large with them."""
-        files = embedded_files(ledgers)
-        if sum(map(len, files.values())) <= MOST_EMBEDDED_BYTES:
-            return ledgers
-        for _ in self.store.answers(
-            lambda file: self.store.put_if_absent(join(self.folder, file), files[file]), files
-        ):
-            pass
-        return [replace(each, embedded=None) for each in ledgers]
-
     def _read_sequences(
         self, embedded: Mapping[str, bytes], ledger: LedgerInfo
     ) -> Mapping[str, tuple[Rows, Rows]]:
         place = self.store, self.folder, self.topic
         with closing(LedgerFileReader(*place, embedded=embedded)) as reader:
             return sequences_of(reader.read_table(ledger, SEQUENCE_COLUMNS))
-
-    def _check_files(self, files: set[str]) -> None:
-        """Refuse a commit of a file that does not exist: it may have been given up long ago."""
-        if not files:
-            return
-        paths = [join(self.folder, file) for file in files]
-        for file, size in zip(files, self.store.answers(self.store.size, paths), strict=True):
-            if size is None:
-                raise FileReclaimedError(
-                    f"File {file} of topic {self.topic} is not there, so it can't be "
-                    "committed: it was given up, or never written. Write the messages again, or "
-                    "start the clean-up that made it once more."
-                )
-            if not size:
-                raise CorruptFileError(
-                    f"File {file} of topic {self.topic} is empty and can't be committed."
-                )
 
     def _fresh_files(self, proposal: Commit) -> set[str]:
         """Files of messages that were just published: who wrote them has seen them stored."""

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pulsar_spark.connector.storage.data_files.block_checksums import CheckedInput, SummedOutput
-from pulsar_spark.connector.storage.data_files.held_output import HeldOutput
+from pulsar_spark.connector.storage.data_files.commit_files import HeldOutput
 from pulsar_spark.connector.storage.data_files.row_groups import (
     CUT_ROW_GROUP_BYTES,
     FEW_ROWS,

@@ -12,8 +12,9 @@ from pulsar_spark.connector.runtime.housekeeping.housekeeper import EMBEDDED_AGE
 from pulsar_spark.connector.runtime.topics import managed_ledger
 from pulsar_spark.connector.runtime.topics.ledger_store import FILE_GRACE_MS, LedgerStore
 from pulsar_spark.connector.runtime.topics.log_pointer import LOG_GRACE_MS
-from pulsar_spark.connector.runtime.topics.managed_ledger import MOST_EMBEDDED_BYTES, ManagedLedger
+from pulsar_spark.connector.runtime.topics.managed_ledger import ManagedLedger
 from pulsar_spark.connector.storage.data_files import ledger_file
+from pulsar_spark.connector.storage.data_files.commit_files import MOST_EMBEDDED_BYTES
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.log.ledger_commit import log_file
 from pulsar_spark.testing import Place
@@ -33,7 +34,7 @@ def _another_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def send(root: Path | str, *given: Any, **options: Any) -> None:
-    topics.send(root, *given, **{"embeddedBytes": "32k", **options})
+    topics.send(root, "t", *given, **{"embeddedBytes": "32k", **options})
 
 
 def values(root: Path | str) -> list[bytes]:
