@@ -9,8 +9,10 @@ Takes the place of Pulsar's `ManagedLedgerInfo` in the metadata store.
 
 from __future__ import annotations
 
+import binascii
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final
@@ -63,9 +65,10 @@ class Commit:
     to the JSON of CompactedLedgers, which take the place of earlier ones. `schemas` are schemas
     added, by version. `reclaimed` are data files that no commit has named and none may name later,
     `forgotten` those that were deleted. `inactive_applications` and `inactive_producers` are
-    forgotten: their later publications count as new. A commit of a `transaction` has its effects
-    once that is committed, and none if it is aborted. A commit that is `deleted` says nothing else:
-    the topic ends, and a later one with `partitions` makes another under its name.
+    forgotten: their later publications count as new. `embedded` has the bytes of new data files
+    that are so small that the commit contains them, by name. A commit of a `transaction` has its
+    effects once that is committed, and none if it is aborted. A commit that is `deleted` says
+    nothing else: the topic ends, and a later one with `partitions` makes another under its name.
     """
 
     number: int
@@ -89,6 +92,7 @@ class Commit:
     forgotten: tuple[str, ...] = ()
     inactive_applications: tuple[str, ...] = ()
     inactive_producers: tuple[str, ...] = ()
+    embedded: Mapping[str, bytes] = field(default_factory=dict)
     transaction: Transaction | None = None
     deleted: bool = False
 
@@ -154,7 +158,7 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
     term, application, transaction = record["term"], record["application"], record["transaction"]
     if application is not None:
         application = Application(_text(application["id"]), _whole(application["version"]))
-    return Commit(
+    commit = Commit(
         number=_count(record["number"]),
         commit_id=_text(record["commit_id"]),
         timestamp_ms=_whole(record["timestamp_ms"]),
@@ -163,6 +167,26 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
         transaction=None if transaction is None else Transaction.from_json_value(transaction),
         **{name: _OPTIONAL[name][0](value) for name, value in record.items() if name in _OPTIONAL},
     )
+    return _with_embedded(commit) if commit.embedded else commit
+
+
+def _with_embedded(commit: Commit) -> Commit:
+    """The commit whose ledgers know that it contains their files. ValueError if they don't fit."""
+    sizes = {each.file: each.seal and each.seal.size_bytes for each in commit.ledgers}
+    if {file: len(data) for file, data in commit.embedded.items()} != {
+        file: sizes.get(file) for file in commit.embedded
+    }:
+        raise ValueError("it contains files that its ledgers do not have, or of another length")
+    inside = (
+        replace(each, embedded_in=commit.number) if each.file in commit.embedded else each
+        for each in commit.ledgers
+    )
+    return replace(commit, ledgers=tuple(inside))
+
+
+def embedded_file(data: bytes, name: str, file: str) -> bytes | None:
+    """The data file that the log file `name` contains, from its bytes; None if it is not there."""
+    return Commit.from_json(data, name).embedded.get(file)
 
 
 def ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
@@ -225,6 +249,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value
+
+
+def _embedded(value: Mapping[str, str]) -> dict[str, bytes]:
+    try:
+        return {checked_file(file): b64decode(data, validate=True) for file, data in value.items()}
+    except binascii.Error as error:
+        raise ValueError(f"a file that it contains is no base64: {error}") from error
 
 
 def _true(value: Any) -> bool:
@@ -305,6 +336,10 @@ _OPTIONAL: Final[dict[str, tuple[_Change, _Change]]] = {
     "forgotten": (_each(checked_file), sorted),
     "inactive_applications": (_each(_text), sorted),
     "inactive_producers": (_each(_text), sorted),
+    "embedded": (
+        _embedded,
+        lambda files: {file: b64encode(data).decode("ascii") for file, data in files.items()},
+    ),
     "deleted": (_true, _same),
 }
 """Fields that are left out where a commit has nothing to say: how each is read, and written."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError, TopicTerminatedError
@@ -32,10 +33,14 @@ TERMINATED: Final = "terminated"
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A data file that nothing refers to, since when, and whether it was ever published."""
+    """A data file that nothing refers to, since when, and whether it was ever published.
+
+    `embedded_in` is the number of the commit that contains it.
+    """
 
     since_ms: int
     reclaimed: bool
+    embedded_in: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,19 @@ class TopicState:
                 f"Topic {self.topic} was terminated: it takes no messages any more. Publish to "
                 "another, or delete it and make it again."
             )
+
+    @property
+    def first_embedding(self) -> int | None:
+        """The oldest commit that contains a file, in use or given up lately; None if none does."""
+        ledgers = (each.embedded_in for each in self.embedded_ledgers)
+        graves = (each.embedded_in for each in self.tombstones.values())
+        return min((each for each in chain(ledgers, graves) if each is not None), default=None)
+
+    @property
+    def embedded_ledgers(self) -> list[LedgerInfo]:
+        """The ledgers whose files are inside commits."""
+        ledgers = (each for part in self._partitions for each in part.ledgers)
+        return [each for each in ledgers if each.embedded_in is not None]
 
     def highest_sequence_id(self, partition: int, producer: str) -> int | None:
         return self.sequence_ids.get(partition, {}).get(producer)
@@ -291,8 +309,10 @@ class TopicState:
 
     def _delete(self, commit: Commit) -> None:
         """Forget all but what the next topic of that name must not repeat."""
+        embedded = {each.file: each.embedded_in for each in self.embedded_ledgers}
         for file in self.files:
-            self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=False)
+            grave = Tombstone(commit.timestamp_ms, False, embedded.get(file))
+            self.tombstones[file] = grave
         empty = TopicState(self.topic)
         for name in _OF_THE_LOG:
             setattr(empty, name, getattr(self, name))
@@ -330,10 +350,13 @@ class TopicState:
         places: dict[int, dict[int, LedgerInfo | None]] = {}
         for moved in commit.moved:
             place, ledger = self._find(commit, moved.partition, moved.ledger_id)
-            there = replace(ledger, file=moved.file, first_row=moved.first_row, seal=moved.seal)
+            there = replace(
+                ledger, file=moved.file, first_row=moved.first_row, seal=moved.seal,
+                embedded_in=None,
+            )  # fmt: skip
             places.setdefault(moved.partition, {})[place] = there
             self.files[moved.file] += 1
-            self._release(ledger.file, commit.timestamp_ms)
+            self._release(ledger.file, commit.timestamp_ms, ledger.embedded_in)
         for partition, changed in places.items():
             part = self._partitions[partition]
             # Places stay, so that a trim in the same commit still finds its own.
@@ -350,7 +373,7 @@ class TopicState:
                 part.trimmed_up_to = max(part.trimmed_up_to, ledger.last)
                 part.chunks.pop(ledger.ledger_id, None)
                 part.sequences.trim(ledger.ledger_id)
-                self._release(ledger.file, commit.timestamp_ms)
+                self._release(ledger.file, commit.timestamp_ms, ledger.embedded_in)
             stop, holes = len(part.column.ids), set(places)
             if holes == set(range(part.start, part.start + len(places))):
                 part.start += len(places)
@@ -378,11 +401,11 @@ class TopicState:
             for known in (*self.sequence_ids.values(), *(p.sequences.floors for p in parts)):
                 known.pop(producer, None)
 
-    def _release(self, file: str, now_ms: int) -> None:
+    def _release(self, file: str, now_ms: int, embedded_in: int | None = None) -> None:
         self.files[file] -= 1
         if not self.files[file]:
             del self.files[file]
-            self.tombstones[file] = Tombstone(now_ms, reclaimed=False)
+            self.tombstones[file] = Tombstone(now_ms, False, embedded_in)
 
     def _refuse(self, commit: Commit, why: str) -> CorruptFileError:
         return CorruptFileError(
@@ -395,7 +418,8 @@ class TopicState:
         rest: dict[str, Any] = {name: getattr(self, name) for name in _IN_SNAPSHOTS}
         rest["sequence_ids"] = {str(p): dict(each) for p, each in self.sequence_ids.items()}
         rest["tombstones"] = {
-            file: [grave.since_ms, grave.reclaimed] for file, grave in self.tombstones.items()
+            file: [grave.since_ms, grave.reclaimed, grave.embedded_in]
+            for file, grave in self.tombstones.items()
         }
         rest["partitions"] = [part.to_json_value() for part in self._partitions]
         rest.update(self.last_active.to_json_value())
@@ -426,8 +450,8 @@ class TopicState:
             setattr(state, name, read(rest[name]))
         state.sequence_ids = {int(p): dict(each) for p, each in rest["sequence_ids"].items()}
         state.tombstones = {
-            file: Tombstone(int(since_ms), bool(reclaimed))
-            for file, (since_ms, reclaimed) in rest["tombstones"].items()
+            file: Tombstone(int(since_ms), bool(reclaimed), commit and int(commit))
+            for file, (since_ms, reclaimed, commit) in rest["tombstones"].items()
         }
         state.last_active = LastActive.from_json_value(rest)
         state.incarnation = int(rest.get("incarnation", 0))

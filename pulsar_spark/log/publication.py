@@ -34,7 +34,10 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class NewLedger:
-    """A ledger without an id. Without `sequences` its sequence ids are not known yet."""
+    """A ledger without an id. Without `sequences` its sequence ids are not known yet.
+
+    `embedded` has the bytes of a file that is so small that its commit is to contain it.
+    """
 
     partition: int
     file: str
@@ -48,12 +51,15 @@ class NewLedger:
     chunks: tuple[ChunkRun, ...] = ()
     seal: FileSeal | None = None
     digest: int | None = None
+    embedded: bytes | None = None
 
-    def numbered(self, ledger_id: int) -> LedgerInfo:
-        return LedgerInfo(ledger_id, *_BUT_ITS_ID(self))
+    def numbered(self, ledger_id: int, commit: int | None = None) -> LedgerInfo:
+        """The ledger in the commit of that number."""
+        embedded_in = None if self.embedded is None else commit
+        return LedgerInfo(*(ledger_id, *_IN_BOTH(self), embedded_in))
 
 
-_BUT_ITS_ID: Final = attrgetter(*(each.name for each in fields(LedgerInfo)[1:]))
+_IN_BOTH: Final = attrgetter(*(each.name for each in fields(LedgerInfo)[1:-1]))
 
 
 SequenceReader = Callable[[LedgerInfo], Mapping[str, tuple[Rows, Rows]]]
@@ -62,6 +68,11 @@ SequenceReader = Callable[[LedgerInfo], Mapping[str, tuple[Rows, Rows]]]
 
 Check = Callable[[TopicState], None]
 """Raises if nothing may be published on that state."""
+
+
+def embedded_files(ledgers: Iterable[NewLedger]) -> dict[str, bytes]:
+    """The files of these that their commit is to contain, by name."""
+    return {each.file: each.embedded for each in ledgers if each.embedded is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +130,7 @@ class Publication:
             if len(duplicates.get(index, ())) < ledger.batch_sizes.messages
         ]
         numbered = dict(enumerate(kept, state.next_ledger_id))
-        ledgers = tuple(self.ledgers[n].numbered(i) for i, n in numbered.items())
+        ledgers = tuple(self.ledgers[n].numbered(i, new.number) for i, n in numbered.items())
         higher_term = self.term is not None and self.term > state.term
         if not (ledgers or self.application or higher_term or producers):
             return AlreadyCommitted(state.number, None)
@@ -145,6 +156,7 @@ class Publication:
             },
             chunks={i: runs for i, n in numbered.items() if (runs := self.ledgers[n].chunks)},
             producers=producers,
+            embedded=embedded_files(self.ledgers[index] for index in kept),
             transaction=self.transaction,
         )
 

@@ -58,12 +58,12 @@ def _text(value: str) -> str:
     return value
 
 
-def _size_bytes(value: str) -> int:
+def _size_bytes(value: str, least: int = 1) -> int:
     """`131072`, `128k`, `5m`, `1g`: bytes."""
     found = re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", value.lower())
     if not found:
         raise ValueError
-    return _within(int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]], 1, MOST_BYTES)
+    return _within(int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]], least, MOST_BYTES)
 
 
 def parse_duration_ms(value: str) -> int:
@@ -232,6 +232,9 @@ def one_of(*names: str) -> Kind:
 _TRUTH: Final = one_of("true", "false")
 BOOLEAN: Final = Kind(lambda value: _TRUTH.parse(value) == "true", _TRUTH.expects)
 BYTES: Final = Kind(_size_bytes, "a number of bytes, such as 131072, 128k or 5m")
+BYTES_OR_NONE: Final = Kind(
+    lambda value: _size_bytes(value, least=0), "a number of bytes, such as 32768 or 32k, or 0"
+)
 DURATION: Final = Kind(
     parse_duration_ms,
     "a duration, such as 500ms, 30s, 5m or 1h (a number alone counts milliseconds)",

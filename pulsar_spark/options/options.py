@@ -263,6 +263,10 @@ OPTIONS: Final = (
            "Most bytes of a chunk, where that is less than maxMessageSize."),
     Option("compressionType", values.one_of("ZSTD", "LZ4", "ZLIB", "SNAPPY", "NONE"), "ZSTD",
            Scope.WRITE, "Compression of the data files."),
+    Option("embeddedBytes", values.BYTES_OR_NONE, 0, Scope.WRITE,
+           "Most bytes of a data file that is stored inside the commit that publishes it: one "
+           "write fewer, and one request fewer to read it. 32k suits single messages. 0: each file "
+           "is stored by itself."),
     Option("schemaType", values.one_of(*SCHEMA_TYPES), "BYTES", Scope.WRITE,
            "What the values are. All but BYTES are registered with the topic, and `value` is of "
            "the type: for JSON and AVRO (with pulsarlite[avro]) a struct."),

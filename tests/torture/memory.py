@@ -58,7 +58,8 @@ def decoding_once() -> Iterator[None]:
         if mine in self._files:
             return open_file(self, ledger)
         if key in files:
-            self._store.open_input(path)
+            if ledger.embedded_in is None:
+                self._store.open_input(path)
         else:
             files[key] = RememberedRows(open_file(self, ledger))
         file: Any = files[key]

@@ -55,6 +55,8 @@ VACUUM_EVERY_S: Final = 600.0
 """The least seconds between two vacuums of a topic."""
 RARELY_S: Final = 3600.0
 """Seconds between two searches for the remains of killed processes and for inactive producers."""
+EMBEDDED_AGE_MS: Final = 60 * 60 * 1000
+"""The age at which a data file inside its commit is copied into one of its own."""
 FILES_TO_MERGE: Final = 32
 """New files of a topic that make merging worth its while."""
 FORGET_AFTER_MS: Final = 30 * 24 * 60 * 60 * 1000
@@ -233,7 +235,9 @@ class Housekeeper:
             return
         seen.tidied_s = now_s
         seen.merged_files = min(seen.merged_files, len(ledger.state.files))
-        if len(ledger.state.files) - seen.merged_files >= FILES_TO_MERGE:
+        publish_ms = (each.max_publish_time_ms for each in ledger.state.embedded_ledgers)
+        is_old = min(publish_ms, default=inf) <= ledger.clock() - EMBEDDED_AGE_MS
+        if is_old or len(ledger.state.files) - seen.merged_files >= FILES_TO_MERGE:
             size = SYSTEM_MERGED_BYTES if is_system else MERGED_FILE_BYTES
             store.merge_small_files(up_to_bytes=size, progress=self._go_on)
             seen.merged_files = len(ledger.state.files)

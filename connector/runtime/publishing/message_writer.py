@@ -175,11 +175,13 @@ class _TopicWriter:
         self._buffers.clear()
         self._buffered_bytes = 0
         with LedgerFileWriter(
-            self._ledger.store, self._ledger.folder, compression=self._options["compressionType"]
-        ) as file:
+            self._ledger.store, self._ledger.folder,
+            compression=self._options["compressionType"],
+            embedded_bytes=self._options["embeddedBytes"],
+        ) as file:  # fmt: skip
             ledgers = [self._write(file, partition, table) for partition, table in tables.items()]
             seal = file.close()
-        self._written += (replace(ledger, seal=seal) for ledger in ledgers)
+        self._written += (replace(each, seal=seal, embedded=file.embedded) for each in ledgers)
 
     def _write(self, file: LedgerFileWriter, partition: int, messages: pa.Table) -> NewLedger:
         ordered, batch_sizes = in_entries(messages, self._options)

@@ -114,9 +114,10 @@ class LedgerStore:
         """
         self.ledger.refresh()
         now_ms, graves = self.ledger.clock(), [*self.ledger.state.tombstones.items()]
-        due = [file for file, each in graves if now_ms - each.since_ms >= self.grace_ms]
-        for file in due:
-            self.ledger.store.delete(self._path(file))
+        due = {file: each for file, each in graves if now_ms - each.since_ms >= self.grace_ms}
+        for file, grave in due.items():
+            if grave.embedded_in is None:
+                self.ledger.store.delete(self._path(file))
 
         def build(state: TopicState, new: Commit) -> Commit | None:
             gone = tuple(file for file in due if file in state.tombstones)
@@ -125,7 +126,7 @@ class LedgerStore:
         self.ledger.commit(build, waits=self.waits)
         for folder in (DATA_FOLDER, LOG_FOLDER):
             delete_temporaries(self.ledger.store, self._path(folder), now_ms - temporary_age_ms)
-        return due
+        return [*due]
 
     def forget_inactive(self, *, older_than_ms: int = INACTIVE_AGE_MS) -> Commit | None:
         """Forget the applications and producers that publish no more; None if there are none.
@@ -153,10 +154,15 @@ class LedgerStore:
 
         A merged file takes the place of up to `up_to_bytes`, and of about SMALL_FILE_LEDGERS
         ledgers at most, so memory does not grow with the number of files. Its rows lie by
-        partition, in ledger order. A file that is trimmed meanwhile is left out.
+        partition, in ledger order. A file that is trimmed meanwhile is left out. A file inside its
+        commit is copied even if it is the only one, so that the log can be cleaned up behind it.
         """
         self.ledger.refresh()
-        groups = [group for group in self._groups(up_to_bytes) if len(group) > 1]
+        groups = [
+            group
+            for group in self._groups(up_to_bytes)
+            if len(group) > 1 or any(each.embedded_in is not None for each in chain(*group))
+        ]
         messages = sum(each.messages for each in chain(*chain(*groups)))
         advance = progress("merging small files", messages)
         merged = [self._merge(chain(*group), advance) for group in groups]
@@ -212,6 +218,8 @@ class LedgerStore:
         files: dict[str, list[LedgerInfo]] = {}
         for partition in range(state.partitions):
             for each in state.ledgers(partition):
+                if each.embedded_in is not None and each.seal is not None:
+                    sizes[each.file] = each.seal.size_bytes
                 if sizes.get(each.file, inf) <= SMALL_FILE_BYTES:
                     files.setdefault(each.file, []).append(each)
         group: list[list[LedgerInfo]] = []

@@ -55,19 +55,27 @@ class LogPointer:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise POINTER_FORMAT.damaged(name, repr(error)) from error
 
-    def moved(self, snapshot: int, now_ms: int, grace_ms: int) -> LogPointer:
+    def moved(
+        self, snapshot: int, now_ms: int, grace_ms: int, held: int | None = None
+    ) -> LogPointer:
         """The pointer at a newer snapshot; log files superfluous for the grace period are given up.
 
-        A mark of the future, from a writer whose clock is ahead, counts from now on.
+        Those from the commit `held` on stay: data files are embedded in them. A mark of the future,
+        from a writer whose clock is ahead, counts from now on.
         """
         marks = tuple((number, min(since_ms, now_ms)) for number, since_ms in self.marks)
         if not marks or now_ms - marks[-1][1] >= grace_ms // MARKS_IN_GRACE:
             marks = (*marks, (snapshot, now_ms))
-        removed = self.removed
-        for number, since_ms in marks:
-            if number < snapshot and now_ms - since_ms >= grace_ms:
-                removed = max(removed, number)
-        return LogPointer(snapshot, removed, tuple(mark for mark in marks if mark[0] > removed))
+        old = [
+            number
+            for number, since_ms in marks
+            if number < snapshot and now_ms - since_ms >= grace_ms
+        ]
+        superfluous = max(old, default=-1)
+        stays = superfluous if held is None else min(superfluous, held - 1)
+        removed = max(self.removed, stays)
+        kept = (mark for mark in marks if mark[0] > removed and mark[0] >= superfluous)
+        return LogPointer(snapshot, removed, tuple(kept))
 
 
 NO_POINTER = LogPointer(-1)
@@ -86,8 +94,11 @@ class PointerFile:
         """The pointer as of now; NO_POINTER before the first snapshot."""
         return self.parse(self._store.get(self.path))
 
-    def move(self, snapshot: int, now_ms: int) -> LogPointer:
-        """Move it to a snapshot that exists, unless it is there or beyond; then clean up."""
+    def move(self, snapshot: int, now_ms: int, held: int | None = None) -> LogPointer:
+        """Move it to a snapshot that exists, unless it is there or beyond; then clean up.
+
+        Commits from number `held` on stay.
+        """
         before = after = NO_POINTER
 
         def moved(data: bytes | None) -> bytes | None:
@@ -95,7 +106,7 @@ class PointerFile:
             before = after = self.parse(data)
             if before.snapshot >= snapshot:
                 return None
-            after = before.moved(snapshot, now_ms, self._grace_ms)
+            after = before.moved(snapshot, now_ms, self._grace_ms, held)
             return readable(after.to_json, LogPointer.from_json, self.path)
 
         self._store.replace(self.path, moved)

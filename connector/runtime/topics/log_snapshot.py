@@ -50,6 +50,7 @@ _SCHEMA = pa.schema(
         "file_bytes": pa.int64(),
         "footer_crc32": pa.int64(),
         "digest": pa.int64(),
+        "embedded_in": pa.int64(),
     }
 )
 _NUMBERS: Final = {*_SCHEMA.names, "batch_sizes.list.element"} - {"file", "batch_sizes"}
@@ -141,10 +142,11 @@ def _rows(table: pa.Table) -> Callable[[int], LedgerInfo]:
         if isinstance(rows, pa.Table):  # two threads may find it, and turn it into the same
             lists = (rows.column(name).to_pylist() for name in _SCHEMA.names)
             rows = held[0] = list(zip(*lists, strict=True))
-        *place, size_bytes, earliest, latest, due, sizes, length, crc32, digest = rows[number]
+        *given, sizes, length, crc32, digest, embedded_in = rows[number]
+        *place, size_bytes, earliest, latest, due = given
         batch_sizes = BatchSizes(tuple(zip(sizes[::2], sizes[1::2], strict=True)))
         seal = None if length is None else FileSeal(length, crc32)
-        given = [*place, batch_sizes, size_bytes, earliest, latest, due, seal, digest]
-        return LedgerInfo(*given)
+        more = [batch_sizes, size_bytes, earliest, latest, due, seal, digest, embedded_in]
+        return LedgerInfo(*place, *more)
 
     return row

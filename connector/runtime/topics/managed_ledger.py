@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -33,7 +34,8 @@ from pulsar_spark.connector.runtime.topics.log_snapshot import (
 )
 from pulsar_spark.connector.runtime.topics.prefetch import LogTail
 from pulsar_spark.connector.runtime.topics.transaction_decisions import TransactionDecisions
-from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.storage.data_files.commit_files import check_files, stored_apart
+from pulsar_spark.connector.storage.data_files.ledger_file import LedgerFileReader, cache_files
 from pulsar_spark.connector.storage.data_files.sequence_ids import (
     SEQUENCE_COLUMNS,
     Rows,
@@ -43,7 +45,6 @@ from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.storage.polling import pause_s
 from pulsar_spark.errors import (
     CorruptFileError,
-    FileReclaimedError,
     InvalidOptionError,
     PulsarliteError,
     TopicDeletedError,
@@ -53,7 +54,13 @@ from pulsar_spark.errors import (
 from pulsar_spark.log.ledger_commit import LOG_FOLDER, Application, Commit, log_file
 from pulsar_spark.log.ledger_log import CheckedCommit, TopicState
 from pulsar_spark.log.producer_registry import ProducerClaim
-from pulsar_spark.log.publication import AlreadyCommitted, Check, NewLedger, Publication
+from pulsar_spark.log.publication import (
+    AlreadyCommitted,
+    Check,
+    NewLedger,
+    Publication,
+    embedded_files,
+)
 from pulsar_spark.log.transaction_attempt import MAX_TRANSACTION_TIMEOUT_MS, Transaction, TxnStatus
 from pulsar_spark.model.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.model.records.stored_record import readable
@@ -290,7 +297,8 @@ class ManagedLedger:
         """
         if isinstance(application, tuple):
             application = Application(*application)
-        read = self._read_sequences
+        ledgers = stored_apart(self.store, self.folder, ledgers)
+        read = partial(self._read_sequences, embedded_files(ledgers))
         publication = Publication(
             ledgers, application, term, deduplicate, read, producer, leaves, is_brokers,
             transaction, check,
@@ -406,7 +414,7 @@ class ManagedLedger:
     def write_snapshot(self) -> None:
         """Store the present state, and let the pointer name it."""
         with self._lock:
-            number = self.state.number
+            number, held = self.state.number, self.state.first_embedding
             path = join(self.folder, snapshot_file(number))
             data = readable(
                 lambda: encode_snapshot(self.state),
@@ -414,7 +422,7 @@ class ManagedLedger:
                 path,
             )
         self.store.put_if_absent(path, data)
-        self._note(self._pointer_file.move(number, self.clock()))
+        self._note(self._pointer_file.move(number, self.clock(), held))
 
     def _try(self, proposal: Commit) -> bool:
         """True if the proposal was committed. If not, the state has moved on."""
@@ -426,7 +434,9 @@ class ManagedLedger:
             checked.append(self.state.checked(commit))
 
         data = readable(proposal.to_json, read, path)
-        self._check_files(proposal.files - self._fresh_files(proposal))
+        inside = proposal.embedded.keys()
+        named = proposal.files - inside - self._fresh_files(proposal)
+        check_files(self.store, self.folder, self.topic, named)
         if not self.store.put_if_absent(path, data) and self.store.get(path) != data:
             self._follow()
             return False
@@ -440,6 +450,7 @@ class ManagedLedger:
             self._has_ended = True
         elif proposal.transaction is None:
             self.state.apply_checked(*checked)
+            cache_files(self.store, self.folder, proposal.embedded)
         return True
 
     def _follow(self) -> None:
@@ -466,6 +477,7 @@ class ManagedLedger:
                     made_again = self.state.is_deleted and decided.partitions
                     self._check_same(ended=bool(decided.deleted or made_again))
                     self.state.apply(decided)
+                    cache_files(self.store, self.folder, decided.embedded)
                     self._remember(number, data)
                 except CorruptFileError:
                     if is_persistent(self.topic):
@@ -611,26 +623,12 @@ class ManagedLedger:
             "of that name now, it is another: open it anew, and begin with a new checkpoint."
         )
 
-    def _read_sequences(self, ledger: LedgerInfo) -> Mapping[str, tuple[Rows, Rows]]:
-        with self.reader() as reader:
+    def _read_sequences(
+        self, embedded: Mapping[str, bytes], ledger: LedgerInfo
+    ) -> Mapping[str, tuple[Rows, Rows]]:
+        place = self.store, self.folder, self.topic
+        with closing(LedgerFileReader(*place, embedded=embedded)) as reader:
             return sequences_of(reader.read_table(ledger, SEQUENCE_COLUMNS))
-
-    def _check_files(self, files: set[str]) -> None:
-        """Refuse a commit of a file that does not exist: it may have been given up long ago."""
-        if not files:
-            return
-        paths = [join(self.folder, file) for file in files]
-        for file, size in zip(files, self.store.answers(self.store.size, paths), strict=True):
-            if size is None:
-                raise FileReclaimedError(
-                    f"File {file} of topic {self.topic} is not there, so it can't be "
-                    "committed: it was given up, or never written. Write the messages again, or "
-                    "start the clean-up that made it once more."
-                )
-            if not size:
-                raise CorruptFileError(
-                    f"File {file} of topic {self.topic} is empty and can't be committed."
-                )
 
     def _fresh_files(self, proposal: Commit) -> set[str]:
         """Files of messages that were just published: who wrote them has seen them stored."""

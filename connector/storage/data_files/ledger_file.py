@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pulsar_spark.connector.storage.data_files.block_checksums import CheckedInput, SummedOutput
+from pulsar_spark.connector.storage.data_files.commit_files import HeldOutput
 from pulsar_spark.connector.storage.data_files.row_groups import (
     CUT_ROW_GROUP_BYTES,
     FEW_ROWS,
@@ -37,6 +39,7 @@ from pulsar_spark.errors import (
     StorageError,
     UnreadableFileError,
 )
+from pulsar_spark.log.ledger_commit import embedded_file, log_file
 from pulsar_spark.log.producing.batch_message_container import BatchLimits
 from pulsar_spark.model.positions.ledger_info import FileSeal, LedgerInfo
 from pulsar_spark.model.records.stored_record import StoredFormat
@@ -121,7 +124,21 @@ def compressed_size(value: pa.Buffer | bytes, compression: str) -> int:
 
 
 _small_files: dict[tuple[ObjectStore, str], bytes] = {}
-"""The files of remote stores that were read last."""
+"""The embedded files, and those of remote stores, that were read last."""
+
+
+def cache_files(store: ObjectStore, folder: str, files: Mapping[str, bytes]) -> None:
+    """Have the files that a commit of the topic in `folder` contains at hand for readers."""
+    for file, data in files.items():
+        _cache(_small_files, store, join(folder, file), data)
+
+
+def _cache(
+    files: dict[tuple[ObjectStore, str], bytes], store: ObjectStore, path: str, data: bytes
+) -> None:
+    files[store, path] = data
+    for oldest in list(files)[:-MOST_SMALL_FILES]:
+        files.pop(oldest, None)
 
 
 class LedgerFileWriter:
@@ -133,12 +150,19 @@ class LedgerFileWriter:
     topic's folder.
     """
 
-    def __init__(self, store: ObjectStore, folder: str, *, compression: str = "ZSTD") -> None:
-        """`compression`: one of COMPRESSION_TYPES."""
+    def __init__(
+        self, store: ObjectStore, folder: str, *, compression: str = "ZSTD", embedded_bytes: int = 0
+    ) -> None:
+        """`compression`: one of COMPRESSION_TYPES.
+
+        A file of up to `embedded_bytes` is not stored: `embedded` has its bytes, for the commit.
+        """
         self.path = f"{DATA_FOLDER}/{uuid.uuid4().hex}.parquet"
         self._compression = compression
-        self._output = store.open_output(join(folder, self.path))
-        self._summed = SummedOutput(self._output.sink, self.path)
+        self._output = HeldOutput(
+            lambda: store.open_output(join(folder, self.path)), embedded_bytes
+        )
+        self._summed = SummedOutput(self._output, self.path)
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.Table] = []
         self._waiting_rows = self._waiting_bytes = 0
@@ -183,6 +207,11 @@ class LedgerFileWriter:
         writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
         writer.close()
         return self._summed.seal(self._output.close())
+
+    @property
+    def embedded(self) -> bytes | None:
+        """The bytes of the closed file; None if it is stored."""
+        return self._output.held
 
     def abort(self) -> None:
         """Give up what was written. Harmless after `close`."""
@@ -274,8 +303,13 @@ class LedgerFileReader:
     def __init__(
         self, store: ObjectStore, folder: str, topic: str, *,
         keep_open: int = 4, holds_small: bool = False,
+        embedded: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:  # fmt: skip
-        """`holds_small`: files of a remote store that others of this process read again soon."""
+        """`holds_small`: files of a remote store that others of this process read again soon.
+
+        `embedded` are files of ledgers that have no commit yet.
+        """
+        self._embedded = embedded
         self._store, self._folder, self.topic = store, folder, topic
         self._keep_open = keep_open
         self._small = _small_files if holds_small else {}
@@ -283,7 +317,11 @@ class LedgerFileReader:
 
     def fetch(self, ledgers: Iterable[LedgerInfo]) -> None:
         """Ask for the small files of these at once, where each costs a request; for `read`."""
-        paths = {join(self._folder, each.file) for each in ledgers if self._is_small(each)}
+        paths = {
+            join(self._folder, each.file)
+            for each in ledgers
+            if self._is_small(each) and each.embedded_in is None
+        }
         new = [path for path in paths if (self._store, path) not in self._small]
         for path, data in zip(new, self._store.answers(self._store.get, new), strict=True):
             self._keep(path, data)
@@ -361,21 +399,32 @@ class LedgerFileReader:
 
     def _source(self, ledger: LedgerInfo) -> pa.NativeFile:
         path = join(self._folder, ledger.file)
-        if not self._is_small(ledger):
+        if ledger.embedded_in is not None or ledger.file in self._embedded:
+            data = self._embedded_file(ledger, path, ledger.embedded_in)
+        elif not self._is_small(ledger):
             return self._store.open_input(path)
-        data = self._small.get((self._store, path))
-        if data is None:
-            data = self._keep(path, self._store.get(path))
+        else:
+            data = self._small.get((self._store, path))
+            if data is None:
+                data = self._keep(path, self._store.get(path))
         if data is None:
             raise ObjectNotFoundError(f"File {path} is not there (any more).")
         return pa.BufferReader(data)
 
+    def _embedded_file(self, ledger: LedgerInfo, path: str, number: int | None) -> bytes | None:
+        """The file out of its commit; None if the log was cleaned up."""
+        data = self._embedded.get(ledger.file) or _small_files.get((self._store, path))
+        if data is None and number is not None:
+            name = join(self._folder, log_file(number))
+            stored = self._store.get(name)
+            if stored is not None and (data := embedded_file(stored, name, ledger.file)):
+                cache_files(self._store, self._folder, {ledger.file: data})
+        return data
+
     def _keep(self, path: str, data: bytes | None) -> bytes | None:
         """Hold a small file for who reads it next: it never changes."""
         if data is not None:
-            self._small[self._store, path] = data
-            for oldest in list(self._small)[:-MOST_SMALL_FILES]:
-                self._small.pop(oldest, None)
+            _cache(self._small, self._store, path, data)
         return data
 
     def _footer(self, checked: CheckedInput, ledger: LedgerInfo) -> pq.FileMetaData:

@@ -114,7 +114,9 @@ class LedgerInfo:
     `file` is a path relative to the topic's folder; `size_bytes` counts payload bytes before
     compression; times are milliseconds since 1970; `max_deliver_at_ms` is None if no message
     of it is delayed. `seal` is the file's, and `digest` the checksum of the rows' content
-    (`connector/storage/data_files/content_digest.py`); the broker's state keeps neither.
+    (`connector/storage/data_files/content_digest.py`). `embedded_in` is the number of the commit
+    that contains the file, None where it is a file of its own. The broker's state keeps none of the
+    three.
     """
 
     ledger_id: int
@@ -128,6 +130,7 @@ class LedgerInfo:
     max_deliver_at_ms: int | None = None
     seal: FileSeal | None = None
     digest: int | None = None
+    embedded_in: int | None = None
 
     @property
     def entries(self) -> int:
