@@ -3,4 +3,4 @@
 One file at a time; which files a topic has is the log's to say.
 """
 
-__all__ = ["content_digest", "held_output", "ledger_file", "sequence_ids"]
+__all__ = ["commit_files", "content_digest", "ledger_file", "sequence_ids"]
