@@ -177,8 +177,9 @@ class ConsumerProgram(Program):
         while True:
             made = self.attempt("subscribe", lambda: self._subscribe(client))
             waited_ms = self.turns.now_ms - max(begun_ms, self.world.calm_since_ms)
-            is_slow = self.world.store.one_is_slow_in  # a single call may take two seconds
-            if waited_ms > LOCKED_OUT_MS * self.world.patience and not is_slow:
+            # A single slow call may take two seconds; a broker that failed waits before it is back.
+            is_excused = self.world.store.one_is_slow_in or self.world.broker_failed
+            if waited_ms > LOCKED_OUT_MS * self.world.patience and not is_excused:
                 self.oracle.fail("locked out", f"{self.name} was let in after {waited_ms:.0f} ms")
             if isinstance(made, pulsar.Consumer):
                 return made

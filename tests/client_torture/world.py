@@ -81,6 +81,7 @@ class World:
         self.calm_since_ms: float = inf
         self.finishing = False
         self.history: list[str] = []
+        self.broker_failed = False
         self.trouble_begins("broker")
         values = [f"m{number}" for number in range(self.setting.messages)]
         if self.setting.poison:
@@ -91,6 +92,7 @@ class World:
         """The messages that are left to each publisher, however often it begins."""
 
     def note(self, text: str) -> None:
+        self.broker_failed |= "has begun again" in text
         self.history.append(f"{self.turns.now_ms:>9.1f} {text}")
 
     # -- processes -------------------------------------------------------------------------------
