@@ -137,7 +137,7 @@ def test_a_person_redrives_one_letter_then_all(chrome: Chrome, client: pulsar.Cl
         assert "2 of its messages were not redriven" in text_of(chrome)
         chrome.find_element(By.NAME, "all").click()
         question = wait(chrome, lambda c: c.switch_to.alert)
-        assert "Publish all letters" in question.text
+        assert "Publish all dead letters" in question.text
         question.dismiss()
         assert "2 of its messages were not redriven" in text_of(chrome)
         chrome.find_element(By.NAME, "all").click()
