@@ -571,10 +571,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._saying:
             self._unsent += pending
             waiting = len(self._unsent)
-        if not self._group_ms or waiting >= GROUPED:
-            self.flush()
+        if self._group_ms:
+            self._flushing.begin(soon=waiting >= GROUPED)
         else:
-            self._flushing.begin()
+            self.flush()
 
     def _fold(self) -> None:
         """Take in what was said; what can never be right is left out, and raised at the end."""
@@ -615,9 +615,12 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             raise wrong
 
     def _fold_handed(self) -> None:
-        """Take in what was handed out; what can't be found any more needs no report."""
+        """Take in what was handed out; what is acknowledged, or gone, needs no report."""
         self._handed_s = inf
-        messages = self.queue.handed()
+        handed = self.queue.handed()
+        with self._saying:
+            settled = {id(each) for each in self._unsent if type(each) is ReceivedMessage}
+        messages = [each for each in handed if id(each) not in settled]
         try:
             self._note_handed(messages)
         except BaseException:

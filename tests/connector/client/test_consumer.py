@@ -385,7 +385,9 @@ def test_a_dead_letter_topic_gets_no_subscription_where_none_may_be_made_by_itse
     assert received(client.create_reader("dead", pulsar.MessageId.earliest)) == [b"a"]
 
 
-def test_acknowledgements_go_out_when_a_thousand_wait(client: pulsar.Client) -> None:
+def test_acknowledgements_go_out_when_a_thousand_wait(
+    client: pulsar.Client, pulsarlite_clock: ManualClock
+) -> None:
     consumer = shared(client, acknowledgments_group_time_millis=3_600_000)
     producer = client.create_producer("t", batching_enabled=True)
     for _ in range(1000):
@@ -398,8 +400,10 @@ def test_acknowledgements_go_out_when_a_thousand_wait(client: pulsar.Client) -> 
 
     for message in messages[:-1]:
         consumer.acknowledge(message)
+    pulsarlite_clock.advance(100)
     assert backlog() == 1000
     consumer.acknowledge(messages[-1])
+    pulsarlite_clock.advance(100)
     assert backlog() == 0
 
 
