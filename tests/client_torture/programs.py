@@ -402,7 +402,7 @@ class ConsumerProgram(Program):
         def unsubscribe() -> None:
             try:
                 consumer.unsubscribe()
-            except (pulsar.NotAllowedError, pulsar.ConsumerBusy):
+            except (pulsar.BrokerMetadataError, pulsar.ConsumerBusy):
                 if len(self.setting.styles) == 1:
                     raise
 
