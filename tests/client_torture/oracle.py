@@ -252,7 +252,9 @@ class Oracle:
 
     def _check_double(self, followed: Followed, earlier: Handout, new: Handout) -> None:
         published = new.published
-        if any(each.concerns(published) and each.at <= new.at and each.done >= earlier.began
+        is_copy = earlier.place != new.place  # a seek brings back a message and its retry message
+        if any(each.concerns(published) and each.at <= new.at
+               and (is_copy or each.done >= earlier.began)
                for each in followed.sought):  # fmt: skip
             return
         text = (f"{published.value}: to {earlier.seat.name} at {earlier.at_ms:.0f} ms, and to "
@@ -348,9 +350,15 @@ class Oracle:
         for each in handouts:
             each.said += 1
             each.acknowledged.append(Acknowledgment(at, at_ms))
-            each.seat.held.pop(each.published.value, None)
+            self._is_settled(each)
             made.append(each.acknowledged[-1])
         return made
+
+    def _is_settled(self, handout: Handout) -> None:
+        """It is held no more; what the seat was handed again since then still is."""
+        held, value = handout.seat.held, handout.published.value
+        if held.get(value) is handout:
+            del held[value]
 
     def up_to(self, handout: Handout) -> list[Handout]:
         """The handouts that a cumulative acknowledgement of this one may take."""
@@ -372,7 +380,7 @@ class Oracle:
         at, due_ms = self.now(), int(self.world.turns.now_ms) + delay_ms
         for each in handouts:
             each.rejected.append((at, due_ms))
-            each.seat.held.pop(each.published.value, None)
+            self._is_settled(each)
 
     def unacknowledged(self, seat: Seat) -> list[Handout]:
         """All that the consumer was handed and has not acknowledged, rejections among them."""
