@@ -1,4 +1,4 @@
-"""How three consumers of one Shared subscription share it, if one of them groups nothing.
+"""Three consumers of one Shared subscription share it, though one of them groups nothing.
 
     python -m benchmarks.fairness [--seconds 10] [--commits 1000] [--queue 100] [--folder DIR]
 

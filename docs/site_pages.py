@@ -1,4 +1,4 @@
-"""What mkdocs does not do by itself for the site (mkdocs.yml): a hook of its build.
+"""A hook of the site's build (mkdocs.yml), for what mkdocs does not do by itself.
 
 Invariants: a page of the repository is shown as it is, and reads on GitHub as on the site. Pages
 beside docs/ and notebooks are added, notebooks with their stored outputs; nothing is run. A link to
@@ -104,7 +104,7 @@ def _site_link(link: re.Match[str], home: str, place: str, files: Files) -> str:
 
 
 def _place_of(path: str) -> str:
-    """Where a file of the repository stands on the site."""
+    """The place on the site of a file of the repository."""
     if path in BESIDE:
         return BESIDE[path]
     if path == "notebooks":

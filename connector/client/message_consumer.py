@@ -615,12 +615,9 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             raise wrong
 
     def _fold_handed(self) -> None:
-        """Take in what was handed out; what is acknowledged, or gone, needs no report."""
+        """Take in what was handed out; what can't be found any more needs no report."""
         self._handed_s = inf
-        handed = self.queue.handed()
-        with self._saying:
-            settled = {id(each) for each in self._unsent if type(each) is ReceivedMessage}
-        messages = [each for each in handed if id(each) not in settled]
+        messages = self.queue.handed()
         try:
             self._note_handed(messages)
         except BaseException:

@@ -58,7 +58,7 @@ NEWER = {
     "itertools": "batched",
     "tomllib": "load loads",
 }
-"""What Python 3.10 lacks."""
+"""The names of `typing` that Python 3.10 lacks."""
 
 
 def test_nothing_is_imported_that_the_oldest_python_lacks() -> None:

@@ -1,4 +1,4 @@
-"""What publications cost in a bucket: `python -m tests.bucket`.
+"""The cost of publications in a bucket: `python -m tests.bucket`.
 
 The processes of `place.py` in simulated time, 200 ms a request: topics with a producer and a Shared
 subscription each, for ten minutes. docs/sizing.md has the table.
@@ -22,7 +22,7 @@ MINUTES = 10
 class Load(NamedTuple):
     topics: int
     consumers: int
-    """Of each topic's subscription."""
+    """Those of each topic's subscription."""
     every_s: float
     """Seconds between two publications of a topic."""
 

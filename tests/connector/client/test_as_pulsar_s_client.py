@@ -1,4 +1,4 @@
-"""What programs of Pulsar's client rely on in small things: ends, patterns, interrupts."""
+"""Small things that programs of Pulsar's client rely on: ends, patterns, interrupts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in a queue is prefetched; what the program was handed is delivered."""
+"""A message in a queue is prefetched; one that the program was handed is delivered."""
 
 from __future__ import annotations
 

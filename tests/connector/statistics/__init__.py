@@ -1,1 +1,1 @@
-"""What `connector/inspect/statistics` prints, by Pulsar's own names."""
+"""The output of `connector/inspect/statistics`, by Pulsar's own names."""

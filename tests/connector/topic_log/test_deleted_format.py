@@ -1,4 +1,4 @@
-"""What the commit that deletes a topic may say."""
+"""The commit that deletes a topic says nothing else."""
 
 from __future__ import annotations
 
